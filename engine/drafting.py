@@ -1,0 +1,323 @@
+"""Drafting: what a caller gives becomes encoded drafts and an ack, on the caller's thread.
+
+Invariants:
+    1. Everything is validated and encoded here, so a bad message fails at the call, and what the
+       caller changes afterwards changes nothing.
+    2. Of an append over several events all are encoded before any is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, Literal
+
+from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
+from eventlog.ack import Ack, Draft, Terms
+from eventlog.body import canonical_bytes, encode_body, encode_plain
+from eventlog.errors import InvalidMessageError, InvalidNameError, LimitExceededError, UsageError
+from eventlog.index import Name
+from eventlog.keys import name_bytes
+from eventlog.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_EVENTS_MAX,
+    INT_MAX,
+    KEY_BYTES_MAX,
+    METADATA_BYTES_MAX,
+)
+from eventlog.record import HEADER_BYTES, MESSAGE, NO_TIME, Extension, Flag
+
+AckMode = Literal["durable", "queued"]
+
+_TIME_MAX: Final = 2**63 - 1
+_TOKENS_MAX: Final = 2**32 - 1
+_STORE_ID_DIGITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One session's share of ``append_batch``.
+
+    Attributes:
+        name: Tenant and session name.
+        drafts: Its events; none when the session is only read for its condition.
+        opening: Facts given if this creates the session.
+        expected_head: Sequence that must be its head, -1 for an empty session, None for any.
+    """
+
+    name: Name
+    drafts: tuple[Draft, ...]
+    opening: Any
+    expected_head: int | None
+
+
+def draft_message(message: dict[str, Any]) -> Draft:
+    """Encode a message that comes without options: the shortest way."""
+    if type(message) is not dict:
+        raise InvalidMessageError(f"a message must be a dict, not {_type(message)}", path="$")
+    body, fixes = encode_body(message)
+    role = ROLES.get(message.get("role"), 0)  # type: ignore[arg-type]
+    extension = b"" if fixes is None else encode_plain({int(Extension.BODY_FIXES): fixes})
+    flags = int(Flag.INDEXABLE) if is_indexable(MESSAGE, role) else 0
+    return Draft(MESSAGE, role, flags, NO_TIME, 0, extension, body)
+
+
+def draft_event(
+    kind: str,
+    body: object,
+    *,
+    id: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    time_us: int | None = None,
+    tokens: int | None = None,
+    run_id: str | None = None,
+    turn_id: str | None = None,
+    speech_id: str | None = None,
+    request_id: str | None = None,
+    recorded_us: int | None = None,
+    loading: bool = False,
+) -> Draft:
+    """Encode one event of any kind with all that can be said about it.
+
+    Raises:
+        InvalidMessageError: Body or metadata cannot be stored; names the path.
+        InvalidNameError: An id or the kind is no legal name.
+        LimitExceededError: Too large or too deep.
+        UsageError: A time or token count out of range, or a control kind.
+    """
+    code = kind_code(kind, loading=loading)
+    if code == MESSAGE and type(body) is not dict:
+        raise InvalidMessageError(f"a message must be a dict, not {_type(body)}", path="$")
+    marks: dict[int, Any] = {}
+    flags = 0
+    if id is not None:
+        _check_caller_id(id)
+        marks[Extension.ID] = id
+        flags |= Flag.NAMED
+    encoded, fixes = encode_body(body)
+    if fixes is not None:
+        marks[Extension.BODY_FIXES] = fixes
+    if metadata is not None:
+        if type(metadata) is not dict:
+            raise InvalidMessageError("metadata must be a dict", path="$metadata")
+        data, metadata_fixes = encode_body(
+            metadata, root="$metadata", bytes_max=METADATA_BYTES_MAX
+        )
+        marks[Extension.METADATA] = data
+        if metadata_fixes is not None:
+            marks[Extension.METADATA_FIXES] = metadata_fixes
+    for mark, text, what in (
+        (Extension.RUN_ID, run_id, "run_id"),
+        (Extension.TURN_ID, turn_id, "turn_id"),
+        (Extension.SPEECH_ID, speech_id, "speech_id"),
+        (Extension.REQUEST_ID, request_id, "request_id"),
+    ):
+        if text is not None:
+            name_bytes(text, what)
+            marks[mark] = text
+    if code == APPLICATION:
+        marks[Extension.KIND_NAME] = kind
+    role = 0
+    if type(body) is dict and code == MESSAGE:
+        given = body.get("role")
+        role = ROLES.get(given, 0) if type(given) is str else 0
+    if is_indexable(code, role):
+        flags |= Flag.INDEXABLE
+    return Draft(
+        code,
+        role,
+        flags,
+        NO_TIME if time_us is None else _checked(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
+        0 if tokens is None else _checked(tokens, "tokens", 0, _TOKENS_MAX),
+        encode_plain({int(mark): marks[mark] for mark in sorted(marks)}) if marks else b"",
+        encoded,
+        id,
+        None if recorded_us is None else _checked(recorded_us, "recorded_us", 0, _TIME_MAX),
+    )
+
+
+def encode_opening(
+    user_id: str | None, title: str | None, metadata: dict[str, Any] | None
+) -> list[Any] | None:
+    """Facts given at creation, as they are stored; None when there are none."""
+    facts: dict[str, Any] = {}
+    if user_id is not None:
+        name_bytes(user_id, "user_id")
+        facts["user_id"] = user_id
+    if title is not None:
+        if type(title) is not str:
+            raise InvalidNameError(f"title must be a str, not {_type(title)}")
+        facts["title"] = title
+    if metadata is not None:
+        if type(metadata) is not dict:
+            raise InvalidMessageError("metadata must be a dict", path="$metadata")
+        facts["metadata"] = metadata
+    if not facts:
+        return None
+    data, fixes = encode_body(facts, root="$opening", bytes_max=METADATA_BYTES_MAX)
+    return [data, fixes]
+
+
+def make_ack(
+    name: Name,
+    drafts: Sequence[Draft],
+    *,
+    opening: Any,
+    expected_head: int | None = None,
+    expected_next: int | None = None,
+    idempotency_key: str | None = None,
+    mode: AckMode = "durable",
+    create: bool = False,
+) -> Ack:
+    """Bind drafts of one session to the conditions of their append.
+
+    Raises:
+        LimitExceededError: More events or bytes than one batch may hold.
+        UsageError: A condition that makes no sense.
+    """
+    byte_count = _check_size(drafts)
+    named = any([draft.caller_id is not None for draft in drafts])
+    terms = None
+    if named or create or not (expected_head is expected_next is idempotency_key is None):
+        terms = Terms(
+            expected_head=_checked_head(expected_head),
+            expected_next=expected_next,
+            key=_checked_key(idempotency_key),
+            content=b"" if idempotency_key is None else content_of(drafts),
+            create=create,
+            named=named,
+        )
+    return Ack(
+        name, drafts, byte_count, opening=opening, terms=terms, queued=_is_queued(mode)
+    )
+
+
+def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
+    """Bind the parts of several sessions of one tenant into one atomic append."""
+    if not parts:
+        raise UsageError("append_batch needs at least one part")
+    if len({part.name[0] for part in parts}) != 1:
+        raise UsageError("append_batch spans sessions of one tenant only")
+    drafts = [draft for part in parts for draft in part.drafts]
+    if not drafts:
+        raise UsageError("append_batch needs at least one event")
+    byte_count = _check_size(drafts)
+    named = any([draft.caller_id is not None for draft in drafts])
+    acks = [
+        Ack(
+            part.name,
+            part.drafts,
+            byte_count,
+            opening=part.opening,
+            terms=Terms(
+                expected_head=_checked_head(part.expected_head),
+                named=any([draft.caller_id is not None for draft in part.drafts]),
+            ),
+        )
+        for part in parts
+    ]
+    first = acks[0]
+    assert first.terms is not None
+    first.terms.named = named
+    return Ack(
+        first.name,
+        first.drafts,
+        byte_count,
+        opening=first.opening,
+        terms=first.terms,
+        queued=_is_queued(mode),
+        more=acks[1:],
+    )
+
+
+def content_of(drafts: Sequence[Draft]) -> bytes:
+    """BLAKE2b-256 of an append's content: equal content gives equal digests.
+
+    Key order in dicts does not count; kinds, times, ids and metadata do.
+    """
+    digest = blake2b(digest_size=32)
+    for draft in drafts:
+        facts = encode_plain([draft.kind, draft.given_us, draft.tokens])
+        for part in (facts, draft.extension, canonical_bytes(draft.body)):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.digest()
+
+
+def _check_size(drafts: Sequence[Draft]) -> int:
+    if len(drafts) > BATCH_EVENTS_MAX:
+        raise LimitExceededError(
+            f"{len(drafts):,} events in one batch; at most {BATCH_EVENTS_MAX:,} are allowed",
+            name="BATCH_EVENTS_MAX",
+            actual=len(drafts),
+            limit=BATCH_EVENTS_MAX,
+            hint="Use store.load for long imports; it commits in pieces.",
+        )
+    byte_count = 0
+    for draft in drafts:
+        byte_count += len(draft.body) + len(draft.extension) + HEADER_BYTES
+    if byte_count > BATCH_BYTES_MAX:
+        raise LimitExceededError(
+            f"{byte_count:,} bytes in one batch; at most {BATCH_BYTES_MAX:,} are allowed",
+            name="BATCH_BYTES_MAX",
+            actual=byte_count,
+            limit=BATCH_BYTES_MAX,
+        )
+    return byte_count
+
+
+def _is_queued(mode: AckMode) -> bool:
+    if mode == "durable":
+        return False
+    if mode == "queued":
+        return True
+    raise UsageError(f"ack must be 'durable' or 'queued', not {mode!r}")
+
+
+def _checked_head(expected: int | None) -> int | None:
+    if expected is None:
+        return None
+    return _checked(expected, "expected_head", -1, INT_MAX)
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is None:
+        return None
+    if type(key) is not str:
+        raise InvalidNameError(f"idempotency_key must be a str, not {_type(key)}")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidNameError("idempotency_key holds a lone surrogate") from error
+    if not 1 <= size <= KEY_BYTES_MAX:
+        raise InvalidNameError(
+            f"idempotency_key has {size} UTF-8 bytes; allowed are 1 to {KEY_BYTES_MAX}"
+        )
+    return key
+
+
+def _check_caller_id(caller_id: str) -> None:
+    name_bytes(caller_id, "id")
+    number, dot, sequence = caller_id.partition(".")
+    if (
+        dot
+        and len(sequence) >= _STORE_ID_DIGITS
+        and sequence.isascii()
+        and sequence.isdigit()
+        and number
+        and all([digit in "0123456789abcdef" for digit in number])
+    ):
+        raise InvalidNameError(f"id {caller_id!r} has the form of ids made by the store")
+
+
+def _checked(number: int, what: str, least: int, most: int) -> int:
+    if type(number) is not int:
+        raise UsageError(f"{what} must be an int, not {_type(number)}")
+    if not least <= number <= most:
+        raise UsageError(f"{what} must be {least} to {most}, not {number}")
+    return number
+
+
+def _type(value: object) -> str:
+    return type(value).__name__

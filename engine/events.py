@@ -1,0 +1,218 @@
+"""What a reader gets: events, and facts about sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.kinds import kind_name
+from eventlog.ack import store_id
+from eventlog.body import decode_body
+from eventlog.record import NO_PARENT, NO_TIME, Extension, Origin, Record
+from eventlog.rows import SessionRow
+
+_UNREAD: Any = object()
+
+
+class Event(Record):
+    """One committed event. Immutable; body and metadata are decoded when first asked for.
+
+    Times are µs since the epoch. Two events are equal when they hold the same bytes at the same
+    place.
+    """
+
+    __slots__ = ("_body", "_marks")
+
+    def __init__(
+        self, origin: Origin, sequence: int, words: Sequence[int], extension: bytes, payload: bytes
+    ) -> None:
+        self.origin = origin
+        self.sequence = sequence
+        self.words = words
+        self.extension = extension
+        self.payload = payload
+        self._body = _UNREAD
+        self._marks: dict[int, Any] | None = None
+
+    @property
+    def tenant(self) -> str:
+        """The tenant's name; empty for the tenant without a name."""
+        return self.origin.tenant
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+        return self.origin.name
+
+    @property
+    def session_number(self) -> int:
+        """Number of the session's incarnation."""
+        return self.origin.number
+
+    @property
+    def marks(self) -> dict[int, Any]:
+        """The decoded extension map (``record.Extension``)."""
+        if self._marks is None:
+            self._marks = decode_body(self.extension) if self.extension else {}
+        return self._marks
+
+    @property
+    def body(self) -> Any:
+        """The body, equal to what was appended, type for type."""
+        if self._body is _UNREAD:
+            fixes = self.marks.get(Extension.BODY_FIXES) if self.extension else None
+            self._body = decode_body(self.payload, fixes, where=f"position {self.position}")
+        return self._body
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """The caller's metadata."""
+        if not self.extension or Extension.METADATA not in self.marks:
+            return None
+        fixed: dict[str, Any] = decode_body(
+            self.marks[Extension.METADATA], self.marks.get(Extension.METADATA_FIXES)
+        )
+        return fixed
+
+    @property
+    def opening(self) -> dict[str, Any] | None:
+        """Facts given when the session was created; on its first event only."""
+        if not self.extension or Extension.OPENING not in self.marks:
+            return None
+        return decode_opening(self.marks[Extension.OPENING])
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        name = kind_name(self.kind_code)
+        return self.marks[Extension.KIND_NAME] if name is None else name
+
+    @property
+    def role(self) -> str | None:
+        """The message's role as it stands in the body."""
+        body = self.body
+        role = body.get("role") if type(body) is dict else None
+        return role if type(role) is str else None
+
+    @property
+    def parent(self) -> int | None:
+        """Sequence of the event that this one follows; None at the root and for control kinds."""
+        parent = self.words[2]
+        return None if parent == NO_PARENT else parent
+
+    @property
+    def time_us(self) -> int | None:
+        """The time that the caller gave."""
+        given = self.given_us
+        return None if given == NO_TIME else given
+
+    @property
+    def id(self) -> str | None:
+        """The caller's id."""
+        return self._mark(Extension.ID)
+
+    @property
+    def event_id(self) -> str:
+        """The caller's id, or the one that the store makes."""
+        return self.id or store_id(self.origin.number, self.sequence)
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that it belongs to."""
+        return self._mark(Extension.RUN_ID)
+
+    @property
+    def turn_id(self) -> str | None:
+        """The turn that it belongs to."""
+        return self._mark(Extension.TURN_ID)
+
+    @property
+    def speech_id(self) -> str | None:
+        """The utterance that it belongs to."""
+        return self._mark(Extension.SPEECH_ID)
+
+    @property
+    def request_id(self) -> str | None:
+        """The model request that it belongs to."""
+        return self._mark(Extension.REQUEST_ID)
+
+    def _mark(self, mark: Extension) -> str | None:
+        return self.marks.get(mark) if self.extension else None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return (
+            self.origin == other.origin
+            and self.sequence == other.sequence
+            and list(self.words) == list(other.words)
+            and self.extension == other.extension
+            and self.payload == other.payload
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.origin.number, self.sequence))
+
+    def __repr__(self) -> str:
+        return (
+            f"Event(session={self.session!r}, sequence={self.sequence}, "
+            f"position={self.position}, kind={self.kind!r}, body={self.body!r})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session as it stands; times in µs since the epoch.
+
+    Attributes:
+        tenant: The tenant's name.
+        name: The session's name.
+        number: Number of this incarnation.
+        user_id: The user given at creation.
+        title: The title given at creation.
+        metadata: The metadata given at creation.
+        created_us: Recorded time of the first event.
+        updated_us: Recorded time of the last event.
+        event_count: Events; sequences run from 0 to one less.
+        message_count: Events of kind ``message``.
+        head: Sequence of the event that the next append follows, None when there is none.
+        last_sequence: Sequence of the last event.
+        last_position: Position of the last event.
+        loose_count: Events that are not yet sealed into a segment.
+    """
+
+    tenant: str
+    name: str
+    number: int
+    user_id: str | None
+    title: str | None
+    metadata: dict[str, Any] | None
+    created_us: int
+    updated_us: int
+    event_count: int
+    message_count: int
+    head: int | None
+    last_sequence: int
+    last_position: int
+    loose_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """A page of sessions, newest activity first; ``cursor`` continues, None at the end."""
+
+    sessions: list[SessionInfo]
+    cursor: str | None
+
+
+def opening_of(row: SessionRow) -> dict[str, Any]:
+    """The facts given at creation."""
+    return {} if row.opening is None else decode_opening(row.opening)
+
+
+def decode_opening(stored: Any) -> dict[str, Any]:
+    """Opening facts as they lie in a record or row: encoded bytes and fixes."""
+    data, fixes = stored
+    facts: dict[str, Any] = decode_body(data, fixes)
+    return facts

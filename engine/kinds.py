@@ -1,0 +1,75 @@
+"""Kinds and roles: names ⇄ the codes in a record's header.
+
+Public kinds build the history; control kinds are facts beside it, written by the store's own
+calls. An application kind is any other name; its code is ``APPLICATION`` and its name travels
+with the event.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from eventlog.errors import InvalidNameError, UsageError
+from eventlog.limits import KIND_BYTES_MAX
+from eventlog.record import CONTROL, MESSAGE
+
+APPLICATION: Final = 15
+
+PUBLIC: Final = {
+    "message": MESSAGE,
+    "event": 2,
+    "summary": 3,
+    "metadata": 4,
+    "model_change": 5,
+    "label": 6,
+    "custom": 7,
+    "compaction": 8,
+}
+CONTROLS: Final = {"open": CONTROL}
+_CODES: Final = {**PUBLIC, **CONTROLS}
+_NAMES: Final = {code: name for name, code in _CODES.items()}
+
+ROLES: Final = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
+_TOOL_ROLES: Final = (ROLES["tool"], ROLES["toolResult"])
+
+assert all(code < APPLICATION for code in PUBLIC.values())
+assert CONTROL > APPLICATION
+
+
+def kind_code(kind: str, *, loading: bool = False) -> int:
+    """The code of a kind that a caller may append.
+
+    Args:
+        kind: A public or application kind.
+        loading: Also allow control kinds, as an export holds them.
+
+    Raises:
+        UsageError: A control kind.
+        InvalidNameError: Not a name of 1 to 64 UTF-8 bytes.
+    """
+    code = PUBLIC.get(kind)
+    if code is not None:
+        return code
+    if kind in CONTROLS:
+        if loading:
+            return CONTROLS[kind]
+        raise UsageError(f"kind {kind!r} is written by the store itself")
+    if type(kind) is not str:
+        raise InvalidNameError(f"kind must be a str, not {type(kind).__name__}")
+    try:
+        size = len(kind.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidNameError(f"kind {kind!a} holds a lone surrogate") from error
+    if not 1 <= size <= KIND_BYTES_MAX:
+        raise InvalidNameError(f"kind has {size} UTF-8 bytes; allowed are 1 to {KIND_BYTES_MAX}")
+    return APPLICATION
+
+
+def kind_name(code: int) -> str | None:
+    """The name of a kind's code; None for an application kind."""
+    return _NAMES.get(code)
+
+
+def is_indexable(kind: int, role: int) -> bool:
+    """True for what a search may find: messages, but never a tool's."""
+    return kind == MESSAGE and role not in _TOOL_ROLES

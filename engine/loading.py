@@ -1,0 +1,176 @@
+"""Loading: export lines into the store, in pieces that can be repeated.
+
+Invariants:
+    1. A line that the store holds already is skipped; one that differs is a conflict.
+    2. Each piece is atomic per session, so that a load cut short goes on where it stopped.
+    3. What a line says about recorded time and sequence is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.drafting import draft_event, encode_opening, make_ack
+from engine.export import encode_line, escape_line, line_mapping, line_to_event
+from eventlog.ack import Ack, Draft
+from eventlog.errors import AppendConflictError, DamagedInputError, UsageError
+from eventlog.index import Name
+from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
+from eventlog.record import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+WAIT_S: Final = 3600.0  # a load has nothing better to do than to wait for room
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load did: events written, and events that were there."""
+
+    loaded: int
+    skipped: int
+
+
+class _Arrival:
+    """A session of the load: how far the store is, and what waits to be appended."""
+
+    def __init__(self, stored: int, opening: Any) -> None:
+        self.stored = stored
+        self.following = 0
+        self.opening = opening
+        self.drafts: list[Draft] = []
+        self.byte_count = 0
+
+
+class Loader:
+    """Loads lines into one store."""
+
+    def __init__(self, store: Store, default_tenant: str, piece_events: int) -> None:
+        if not 1 <= piece_events <= BATCH_EVENTS_MAX:
+            raise UsageError(f"piece_events must be 1 to {BATCH_EVENTS_MAX}")
+        self._store = store
+        self._default_tenant = default_tenant
+        self._piece_events = piece_events
+        self._arrivals: dict[Name, _Arrival] = {}
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._loaded = 0
+        self._skipped = 0
+
+    def load(self, lines: Iterable[Mapping[str, Any]]) -> LoadResult:
+        """See ``Store.load``."""
+        for number, line in enumerate(lines, 1):
+            try:
+                event = line_to_event(line)
+            except ValueError as error:
+                raise DamagedInputError(str(error), file="load", line=number) from error
+            self._take(event)
+            if (
+                self._waiting >= self._piece_events
+                or self._waiting_bytes >= BATCH_BYTES_MAX // 4
+            ):
+                self._write()
+        self._write()
+        return LoadResult(self._loaded, self._skipped)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        tenant = event["tenant"] or self._default_tenant
+        name = (tenant, event["session"])
+        arrival = self._arrivals.get(name)
+        if arrival is None:
+            arrival = self._arrivals[name] = self._arrive(name, event)
+        sequence = event["sequence"]
+        if sequence is None:
+            sequence = arrival.following
+        elif sequence > arrival.following and sequence <= arrival.stored:
+            arrival.following = sequence  # the load starts in the middle of what is there
+        if sequence != arrival.following:
+            raise AppendConflictError(
+                f"session {name[1]!r} goes on with sequence {arrival.following}, "
+                f"the line has {sequence}",
+                expected=arrival.following,
+                current=sequence,
+            )
+        arrival.following += 1
+        if sequence < arrival.stored:
+            self._compare(name, sequence, event)
+            self._skipped += 1
+            return
+        draft = draft_event(
+            event["kind"],
+            event["body"],
+            id=event["id"],
+            metadata=event["metadata"],
+            time_us=event["time_us"],
+            tokens=event["tokens"],
+            run_id=event["run_id"],
+            turn_id=event["turn_id"],
+            speech_id=event["speech_id"],
+            request_id=event["request_id"],
+            recorded_us=event["recorded_us"],
+            loading=True,
+        )
+        size = len(draft.body) + len(draft.extension) + HEADER_BYTES
+        if arrival.byte_count + size > BATCH_BYTES_MAX:
+            self._write()
+        arrival.drafts.append(draft)
+        arrival.byte_count += size
+        self._waiting += 1
+        self._waiting_bytes += size
+
+    def _arrive(self, name: Name, event: dict[str, Any]) -> _Arrival:
+        session = self._store.tenant(name[0]).session(name[1])
+        info = session.info()
+        opening = None
+        if event["opening"] is not None:
+            facts = event["opening"]
+            unknown = facts.keys() - {"user_id", "title", "metadata"}
+            if unknown:
+                raise UsageError(f"opening holds unknown facts: {sorted(unknown)}")
+            opening = encode_opening(
+                facts.get("user_id"), facts.get("title"), facts.get("metadata")
+            )
+        return _Arrival(0 if info is None else info.event_count, opening)
+
+    def _compare(self, name: Name, sequence: int, event: dict[str, Any]) -> None:
+        stored = self._store.tenant(name[0]).session(name[1]).event(sequence)
+        ours = line_mapping(stored, stored.opening)
+        theirs = escape_line(
+            {**event, "tenant": name[0], "sequence": sequence, "parent": stored.parent}
+        )
+        if event["recorded_us"] is None:
+            ours.pop("recorded_us", None)
+        if event["parent"] is not None and event["parent"] != stored.parent:
+            theirs["parent"] = event["parent"]
+        if encode_line(ours) != encode_line(theirs):
+            raise AppendConflictError(
+                f"session {name[1]!r} holds another event at sequence {sequence}",
+                expected=sequence,
+                current=sequence,
+            )
+
+    def _write(self) -> None:
+        """Append what waits, one batch a session, and wait until all of it is durable."""
+        acks: list[Ack] = []
+        for name, arrival in self._arrivals.items():
+            if not arrival.drafts:
+                continue
+            ack = make_ack(
+                name,
+                arrival.drafts,
+                opening=arrival.opening,
+                expected_next=arrival.following - len(arrival.drafts),
+            )
+            self._loaded += len(arrival.drafts)
+            arrival.stored = arrival.following
+            arrival.drafts = []
+            arrival.byte_count = 0
+            self._store._submit(ack, WAIT_S)
+            acks.append(ack)
+        self._waiting = 0
+        self._waiting_bytes = 0
+        for ack in acks:
+            ack.result()

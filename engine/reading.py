@@ -1,0 +1,201 @@
+"""Lazy reads: pages of events, and subscriptions from catch-up to live.
+
+Invariants:
+    1. No transaction is held while a caller has the control.
+    2. An iterator sees events in order, each once, and never one that was not committed.
+    3. Both ``for`` and ``async for`` work; the latter reads its pages on the store's pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from typing import Protocol
+
+from engine.events import Event
+from eventlog.errors import SessionGoneError, StoreClosedError
+from eventlog.index import Name
+from eventlog.limits import (
+    PAGE_BYTES,
+    PAGE_EVENTS,
+    POLL_MAX_MS,
+    POLL_MIN_MS,
+    READ_WINDOW_POSITIONS,
+    SEGMENT_CACHE_BYTES_MAX,
+)
+from eventlog.log import Log
+
+WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
+
+
+class Pager(Protocol):
+    """Reads the next events; an empty list means the end as things stand."""
+
+    def next_page(self) -> list[Event]:
+        """Events after those of the page before."""
+
+
+class SessionPager:
+    """Pages of one session by sequence."""
+
+    def __init__(
+        self, log: Log, name: Name, first: int, last: int, kinds: Callable[[Event], bool] | None
+    ) -> None:
+        self._log = log
+        self._name = name
+        self._kinds = kinds
+        self._number: int | None = None
+        self.following = first
+        self.last = last
+
+    def next_page(self) -> list[Event]:
+        """See ``Pager``.
+
+        Raises:
+            SessionGoneError: The session was deleted and made anew since the first page.
+        """
+        while self.following <= self.last:
+            page = self._log.read_session(
+                self._name,
+                self.following,
+                self.last,
+                Event,
+                events_max=PAGE_EVENTS,
+                bytes_max=PAGE_BYTES,
+            )
+            if page is None:
+                return []
+            events, following, number = page
+            if self._number is not None and number != self._number:
+                raise SessionGoneError(
+                    f"session {self._name[1]!r} was deleted while it was read",
+                    expected=self._number,
+                    current=number,
+                )
+            self._number = number
+            if following == self.following:
+                return []
+            self.following = following
+            if self._kinds is not None:
+                events = [event for event in events if self._kinds(event)]
+            if events:
+                return events
+        return []
+
+
+class PositionPager:
+    """Pages of all sessions, or of one tenant's, by position."""
+
+    def __init__(self, log: Log, after: int, limit: int | None, tenant: str | None) -> None:
+        self._log = log
+        self._left = limit
+        self._tenant = tenant
+        self._window = WINDOW_FIRST
+        self.following = after + 1
+
+    def next_page(self) -> list[Event]:
+        """See ``Pager``."""
+        while self._left is None or self._left > 0:
+            window = self._window
+            if self._left is not None and self._tenant is None:
+                window = min(window, self._left)
+            events = self._log.read_positions(
+                self.following, window, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
+            )
+            if not events:
+                return []
+            self.following += len(events)
+            self._window = min(self._window * 4, READ_WINDOW_POSITIONS)
+            if self._tenant is not None:
+                events = [event for event in events if event.origin.tenant == self._tenant]
+            if self._left is not None:
+                events = events[: self._left]
+                self._left -= len(events)
+            if events:
+                return events
+        return []
+
+
+class Events:
+    """Events, lazily; use it once, with ``for`` or ``async for``."""
+
+    def __init__(self, pager: Pager, pool: Callable[[], Executor]) -> None:
+        self._pager = pager
+        self._pool = pool
+
+    def __iter__(self) -> Iterator[Event]:
+        while page := self._pager.next_page():
+            yield from page
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        loop = asyncio.get_running_loop()
+        while page := await loop.run_in_executor(self._pool(), self._pager.next_page):
+            for event in page:
+                yield event
+
+
+class Subscription:
+    """Events from a place on, first those that are there, then each as it is committed.
+
+    Never ends by itself: ``close`` ends it, from any thread, and so does closing the store
+    (``StoreClosedError``). Commits of this process wake it; those of others are polled for.
+    """
+
+    def __init__(self, pager: Pager, log: Log, pool: Callable[[], Executor]) -> None:
+        self._pager = pager
+        self._log = log
+        self._pool = pool
+        self._closed = False
+
+    def close(self) -> None:
+        """End the iteration, also one that waits."""
+        self._closed = True
+        self._log.announce()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        while not self._closed:
+            position = self._log.last_position()
+            if page := self._pager.next_page():
+                for event in page:
+                    yield event
+                    if self._closed:
+                        return
+            else:
+                self._wait(position)
+
+    def _wait(self, position: int) -> None:
+        delay_ms = POLL_MIN_MS
+        while not self._closed and not self._log.wait_past(position, delay_ms / 1000):
+            delay_ms = min(POLL_MAX_MS, delay_ms * 2)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        loop = asyncio.get_running_loop()
+        while not self._closed:
+            position = self._log.last_position()
+            if page := await loop.run_in_executor(self._pool(), self._pager.next_page):
+                for event in page:
+                    yield event
+                    if self._closed:
+                        return
+            else:
+                await self._wait_async(position)
+
+    async def _wait_async(self, position: int) -> None:
+        delay_ms = POLL_MIN_MS
+        while not self._closed and self._log.last_position() <= position:
+            if self._log.is_closed:
+                raise StoreClosedError("the store is closed")
+            future = self._log.next_commit()
+            if self._closed or self._log.last_position() > position:
+                future.cancel()
+                return
+            await asyncio.wait((future,), timeout=delay_ms / 1000)
+            future.cancel()
+            delay_ms = min(POLL_MAX_MS, delay_ms * 2)

@@ -1,0 +1,441 @@
+"""A session: the handle that hosts append to and read from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.drafting import (
+    AckMode,
+    Part,
+    draft_event,
+    draft_message,
+    encode_opening,
+    make_ack,
+)
+from engine.events import Event, SessionInfo, opening_of
+from engine.kinds import CONTROLS
+from engine.reading import Events, SessionPager, Subscription
+from eventlog.ack import Ack, Draft
+from eventlog.admission import signed_head
+from eventlog.errors import LimitExceededError, SessionNotFoundError, UsageError
+from eventlog.keys import U64_MAX, name_bytes
+from eventlog.limits import BATCH_EVENTS_MAX
+from eventlog.log import SessionFacts
+from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+
+class Session:
+    """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
+
+    The session is written with its first append, or by ``create``. ``user_id``, ``title`` and
+    ``metadata`` are facts given at creation; they are ignored when it exists already.
+    """
+
+    __slots__ = ("_name", "_opening", "_store", "name", "tenant")
+
+    def __init__(
+        self,
+        store: Store,
+        tenant: str,
+        name: str,
+        user_id: str | None,
+        title: str | None,
+        metadata: dict[str, Any] | None,
+    ) -> None:
+        name_bytes(name, "session name")
+        self._store = store
+        self._name = (tenant, name)
+        self._opening = (
+            None
+            if user_id is title is metadata is None
+            else encode_opening(user_id, title, metadata)
+        )
+        self.tenant = tenant
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Session({self.name!r}, tenant={self.tenant!r})"
+
+    # Writing
+
+    def create(self) -> Ack:
+        """Write the session without an event of the caller's; fine when it exists already."""
+        draft = Draft(CONTROLS["open"], 0, 0, NO_TIME, 0, b"", b"\xf6")
+        ack = make_ack(self._name, (draft,), opening=self._opening, create=True)
+        self._store._submit(ack, None)
+        return ack
+
+    def append(
+        self,
+        message: dict[str, Any],
+        *,
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        time_us: int | None = None,
+        tokens: int | None = None,
+        run_id: str | None = None,
+        turn_id: str | None = None,
+        speech_id: str | None = None,
+        request_id: str | None = None,
+        ack: AckMode = "durable",
+        wait: float | None = None,
+    ) -> Ack:
+        """Append one message; returns at once.
+
+        The message is encoded before this returns; it is plain data (``eventlog.body``). On an
+        event loop a message above 256 KiB should go through ``append_large``.
+
+        Args:
+            message: A dict.
+            expected_head: Sequence that must be the session's head; -1: it must have none.
+            idempotency_key: Repeating the append with this key stores it once.
+            id: The caller's id of the event, unique within the tenant.
+            metadata: Plain data kept beside the body.
+            time_us: The caller's time, µs since the epoch.
+            tokens: Token count.
+            run_id: The run that it belongs to; likewise ``turn_id``, ``speech_id`` and
+                ``request_id``.
+            turn_id: The turn.
+            speech_id: The utterance.
+            request_id: The model request.
+            ack: ``"queued"`` makes awaiting the ack return once the append is accepted.
+            wait: Seconds to wait for room in the queue, in a thread; None raises at once.
+
+        Raises:
+            InvalidMessageError: A value that cannot be stored, with its path.
+            LimitExceededError: Too large or too deep.
+            OverloadedError: The queue is full.
+
+        The ack raises ``AppendConflictError``, ``IdempotencyConflictError`` or ``DuplicateIdError``
+        when a condition fails, and ``StorageFullError``, ``QuotaExceededError`` or ``BusyError``
+        when the store could not write; then nothing of the append was written.
+        """
+        if (
+            id is metadata is time_us is tokens is run_id is None
+            and turn_id is speech_id is request_id is None
+        ):
+            draft = draft_message(message)
+            if expected_head is idempotency_key is None and ack == "durable":
+                result = Ack(
+                    self._name,
+                    (draft,),
+                    len(draft.body) + len(draft.extension) + HEADER_BYTES,
+                    opening=self._opening,
+                )
+                self._store._submit(result, wait)
+                return result
+        else:
+            draft = draft_event(
+                "message",
+                message,
+                id=id,
+                metadata=metadata,
+                time_us=time_us,
+                tokens=tokens,
+                run_id=run_id,
+                turn_id=turn_id,
+                speech_id=speech_id,
+                request_id=request_id,
+            )
+        return self._submit((draft,), expected_head, idempotency_key, ack, wait)
+
+    def append_event(
+        self,
+        kind: str,
+        body: object,
+        *,
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        time_us: int | None = None,
+        tokens: int | None = None,
+        run_id: str | None = None,
+        turn_id: str | None = None,
+        speech_id: str | None = None,
+        request_id: str | None = None,
+        ack: AckMode = "durable",
+        wait: float | None = None,
+    ) -> Ack:
+        """Append one event of a public or application kind; options as for ``append``.
+
+        Args:
+            kind: ``message``, ``event``, ``summary``, ``metadata``, ``model_change``, ``label``,
+                ``custom``, ``compaction``, or any name of the application.
+            body: Plain data.
+            expected_head: See ``append``; so are all others.
+            idempotency_key: See ``append``.
+            id: See ``append``.
+            metadata: See ``append``.
+            time_us: See ``append``.
+            tokens: See ``append``.
+            run_id: See ``append``.
+            turn_id: See ``append``.
+            speech_id: See ``append``.
+            request_id: See ``append``.
+            ack: See ``append``.
+            wait: See ``append``.
+        """
+        draft = draft_event(
+            kind,
+            body,
+            id=id,
+            metadata=metadata,
+            time_us=time_us,
+            tokens=tokens,
+            run_id=run_id,
+            turn_id=turn_id,
+            speech_id=speech_id,
+            request_id=request_id,
+        )
+        return self._submit((draft,), expected_head, idempotency_key, ack, wait)
+
+    def append_many(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        ids: Sequence[str | None] | None = None,
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        time_us: int | None = None,
+        run_id: str | None = None,
+        turn_id: str | None = None,
+        ack: AckMode = "durable",
+        wait: float | None = None,
+    ) -> Ack:
+        """Append messages atomically, with contiguous sequences and positions.
+
+        Args:
+            messages: 1 to 16,384 dicts.
+            ids: Their ids, one each, None where there is none.
+            expected_head: See ``append``.
+            idempotency_key: Stands for all of them.
+            metadata: Given to each; likewise ``time_us``, ``run_id`` and ``turn_id``.
+            time_us: See ``append``.
+            run_id: See ``append``.
+            turn_id: See ``append``.
+            ack: See ``append``.
+            wait: See ``append``.
+        """
+        if not messages:
+            raise UsageError("append_many needs at least one message")
+        if ids is not None and len(ids) != len(messages):
+            raise UsageError(f"{len(ids)} ids for {len(messages)} messages")
+        if len(messages) > BATCH_EVENTS_MAX:
+            raise LimitExceededError(
+                f"{len(messages):,} events in one batch; at most {BATCH_EVENTS_MAX:,} are allowed",
+                name="BATCH_EVENTS_MAX",
+                actual=len(messages),
+                limit=BATCH_EVENTS_MAX,
+                hint="Use store.load for long imports; it commits in pieces.",
+            )
+        if ids is metadata is time_us is run_id is turn_id is None:
+            drafts = [draft_message(message) for message in messages]
+        else:
+            drafts = [
+                draft_event(
+                    "message",
+                    message,
+                    id=None if ids is None else ids[number],
+                    metadata=metadata,
+                    time_us=time_us,
+                    run_id=run_id,
+                    turn_id=turn_id,
+                )
+                for number, message in enumerate(messages)
+            ]
+        return self._submit(drafts, expected_head, idempotency_key, ack, wait)
+
+    async def append_large(self, message: dict[str, Any], **options: Any) -> Ack:
+        """Append a large message from an event loop and wait until it is durable.
+
+        It is encoded on the store's pool, so the loop goes on meanwhile; do not change the message
+        until this returns. Waits for room in the queue. Options as for ``append``, but ``wait``.
+        """
+        expected_head = options.pop("expected_head", None)
+        key = options.pop("idempotency_key", None)
+        mode = options.pop("ack", "durable")
+        loop = asyncio.get_running_loop()
+
+        def encode() -> Ack:
+            draft = draft_event("message", message, **options)
+            return make_ack(
+                self._name,
+                (draft,),
+                opening=self._opening,
+                expected_head=expected_head,
+                idempotency_key=key,
+                mode=mode,
+            )
+
+        ack = await loop.run_in_executor(self._store._pool(), encode)
+        await self._store._submit_async(ack)
+        return await ack
+
+    def draft(
+        self,
+        messages: Sequence[dict[str, Any]] = (),
+        *,
+        events: Sequence[tuple[str, Any]] = (),
+        expected_head: int | None = None,
+    ) -> Part:
+        """This session's part of ``store.append_batch``.
+
+        Args:
+            messages: Messages to append.
+            events: Events to append after them, as (kind, body).
+            expected_head: Sequence that must be the head, -1 for none; with no messages and no
+                events the session is only read.
+        """
+        drafts = [draft_message(message) for message in messages]
+        drafts += [draft_event(kind, body) for kind, body in events]
+        return Part(self._name, tuple(drafts), self._opening, expected_head)
+
+    def _submit(
+        self,
+        drafts: Sequence[Draft],
+        expected_head: int | None,
+        idempotency_key: str | None,
+        mode: AckMode,
+        wait: float | None,
+    ) -> Ack:
+        ack = make_ack(
+            self._name,
+            drafts,
+            opening=self._opening,
+            expected_head=expected_head,
+            idempotency_key=idempotency_key,
+            mode=mode,
+        )
+        self._store._submit(ack, wait)
+        return ack
+
+    # Reading
+
+    def history(self, limit: int | None = None) -> list[Any]:
+        """The bodies of the last ``limit`` messages, oldest first, as they were given.
+
+        Args:
+            limit: How many; 0 gives none, None gives all.
+        """
+        if limit is None:
+            return [event.body for event in self.events(kinds=("message",))]
+        if limit < 0:
+            raise UsageError("limit must not be negative")
+        if limit == 0:
+            return []
+        events = self._store._log.read_last(self._name, limit, MESSAGE, Event)
+        return [event.body for event in events]
+
+    async def history_async(self, limit: int | None = None) -> list[Any]:
+        """``history`` on the store's pool."""
+        return await self._store._on_pool(self.history, limit)
+
+    def events(
+        self, first: int = 0, last: int | None = None, kinds: Collection[str] | None = None
+    ) -> Events:
+        """Events by sequence, ``first`` to ``last`` (inclusive), lazily.
+
+        Args:
+            first: First sequence.
+            last: Last sequence; None reads up to the newest event.
+            kinds: Only these kinds.
+        """
+        if first < 0 or (last is not None and last < 0):
+            raise UsageError("sequences are not negative")
+        return Events(self._pager(first, last, kinds), self._store._pool)
+
+    def _pager(
+        self, first: int, last: int | None, kinds: Collection[str] | None
+    ) -> SessionPager:
+        wanted = None if kinds is None else frozenset([kinds] if type(kinds) is str else kinds)
+        return SessionPager(
+            self._store._log,
+            self._name,
+            first,
+            U64_MAX if last is None else last,
+            None if wanted is None else (lambda event: event.kind in wanted),
+        )
+
+    def event(self, sequence: int) -> Event:
+        """One event.
+
+        Raises:
+            SessionNotFoundError: No session of that name.
+            UsageError: The session has no such sequence.
+        """
+        for event in self.events(sequence, sequence):
+            return event
+        info = self.info()
+        if info is None:
+            raise SessionNotFoundError(f"no session {self.name!r}")
+        raise UsageError(f"session {self.name!r} has sequences 0 to {info.last_sequence}")
+
+    async def event_async(self, sequence: int) -> Event:
+        """``event`` on the store's pool."""
+        return await self._store._on_pool(self.event, sequence)
+
+    def subscribe(
+        self, after: int | None = None, kinds: Collection[str] | None = None
+    ) -> Subscription:
+        """Events after a sequence, then each new one as it is committed.
+
+        Args:
+            after: Sequence after which to begin; -1 for all, None for those from now on.
+            kinds: Only these kinds.
+        """
+        if after is None:
+            info = self.info()
+            after = -1 if info is None else info.last_sequence
+        return Subscription(
+            self._pager(after + 1, None, kinds), self._store._log, self._store._pool
+        )
+
+    @property
+    def exists(self) -> bool:
+        """True once the session is committed."""
+        return self._store._log.facts(self._name) is not None
+
+    def info(self) -> SessionInfo | None:
+        """Counts, head and times; None when there is no session of that name."""
+        facts = self._store._log.facts(self._name)
+        return None if facts is None else info_of(facts)
+
+    @property
+    def head(self) -> int | None:
+        """Sequence of the event that the next append follows; None when there is none."""
+        info = self.info()
+        return None if info is None else info.head
+
+
+def info_of(facts: SessionFacts) -> SessionInfo:
+    """The public view of a session's facts."""
+    opening = opening_of(facts.row)
+    head = signed_head(facts.head)
+    return SessionInfo(
+        tenant=facts.origin.tenant,
+        name=facts.origin.name,
+        number=facts.origin.number,
+        user_id=opening.get("user_id"),
+        title=opening.get("title"),
+        metadata=opening.get("metadata"),
+        created_us=facts.row.created_us,
+        updated_us=facts.last_recorded_us,
+        event_count=facts.event_count,
+        message_count=facts.message_count,
+        head=None if head < 0 else head,
+        last_sequence=facts.event_count - 1,
+        last_position=facts.last_position,
+        loose_count=facts.loose_count,
+    )
+
+
+assert CONTROLS["open"] == CONTROL

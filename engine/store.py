@@ -1,0 +1,424 @@
+"""The store: open, tenants, sessions, reads over all sessions, and its state."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, TypeVar
+
+from engine.drafting import AckMode, Part, make_batch_ack
+from engine.events import SessionInfo, SessionPage
+from engine.loading import Loader, LoadResult
+from engine.reading import Events, PositionPager, Subscription
+from engine.session import Session, info_of
+from eventlog.ack import Ack
+from eventlog.check import CheckReport
+from eventlog.check import check as check_log
+from eventlog.errors import (
+    CorruptionError,
+    OverloadedError,
+    StoreClosedError,
+    TurnlogError,
+    UsageError,
+)
+from eventlog.keys import U64_MAX, name_bytes
+from eventlog.limits import COMMIT_EVENTS_MAX, LOCK_DEADLINE_MS, MAP_BYTES, POOL_THREADS
+from eventlog.log import Log, SessionFacts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+REJECTED_KEPT: Final = 1_000
+PAGE_MAX: Final = 10_000
+
+OnRejected = Callable[[Ack, TurnlogError], object]
+
+
+class Tenant:
+    """One tenant's world: its sessions, and nothing of any other tenant."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    def session(
+        self,
+        name: str,
+        *,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A handle on a session; no I/O.
+
+        Args:
+            name: 1 to 512 UTF-8 bytes; any characters but lone surrogates.
+            user_id: The user, noted if this creates the session.
+            title: A title, likewise.
+            metadata: Plain data, likewise.
+        """
+        return Session(self._store, self.name, name, user_id, title, metadata)
+
+    def append_batch(self, parts: Sequence[Part], *, ack: AckMode = "durable") -> Ack:
+        """Append to several sessions of this tenant atomically, with contiguous positions.
+
+        Args:
+            parts: What ``session.draft(...)`` gave; a part without events is a condition only.
+            ack: See ``Session.append``.
+        """
+        for part in parts:
+            if part.name[0] != self.name:
+                raise UsageError(f"session {part.name[1]!r} belongs to another tenant")
+        batch = make_batch_ack(parts, mode=ack)
+        self._store._submit(batch, None)
+        return batch
+
+    def load(
+        self, lines: Iterable[Mapping[str, Any]], *, piece_events: int = COMMIT_EVENTS_MAX
+    ) -> LoadResult:
+        """Append export lines (``engine.export``), committed in pieces; can be repeated.
+
+        Lines that the store holds already are skipped. A line without a sequence follows the line
+        before it of the same session, counted from 0 in this load. Blocks until all is durable.
+
+        Args:
+            lines: Mappings as ``json.loads`` gives an export's lines; sessions may interleave.
+            piece_events: Events per piece, 1 to 16,384.
+
+        Raises:
+            DamagedInputError: A line is malformed; pieces before it are in.
+            AppendConflictError: The store holds something else at a line's place.
+        """
+        return Loader(self._store, self.name, piece_events).load(lines)
+
+    def sessions(
+        self, limit: int = 50, cursor: str | None = None, user_id: str | None = None
+    ) -> SessionPage:
+        """Sessions, newest activity first, without reading any payload.
+
+        Args:
+            limit: 1 to 10,000.
+            cursor: Where the page before ended.
+            user_id: Only sessions created for this user.
+        """
+        if not 1 <= limit <= PAGE_MAX:
+            raise UsageError(f"limit must be 1 to {PAGE_MAX}")
+        before = U64_MAX if cursor is None else _decode_cursor(cursor)
+
+        def accept(facts: SessionFacts) -> bool:
+            return user_id is None or info_of(facts).user_id == user_id
+
+        found = self._store._log.newest_sessions(self.name, before, limit, accept)
+        infos: list[SessionInfo] = [info_of(facts) for facts in found]
+        following = str(infos[-1].last_position) if len(infos) == limit else None
+        return SessionPage(infos, following)
+
+    async def sessions_async(
+        self, limit: int = 50, cursor: str | None = None, user_id: str | None = None
+    ) -> SessionPage:
+        """``sessions`` on the store's pool."""
+        return await self._store._on_pool(self.sessions, limit, cursor, user_id)
+
+    def read(self, after: int = 0, limit: int | None = None) -> Events:
+        """Events by position, after a position, lazily.
+
+        Called on the store it gives all tenants' events, on a tenant its own.
+
+        Args:
+            after: Position after which to begin; 0 for all.
+            limit: At most so many events.
+        """
+        if after < 0 or (limit is not None and limit < 0):
+            raise UsageError("after and limit are not negative")
+        return Events(
+            PositionPager(self._store._log, after, limit, self._scope()), self._store._pool
+        )
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Events after a position, then each new one as it is committed, in position order.
+
+        Args:
+            after: Position after which to begin; None for those from now on.
+        """
+        log = self._store._log
+        if after is None:
+            after = log.last_position()
+        elif after < 0:
+            raise UsageError("after is not negative")
+        return Subscription(
+            PositionPager(log, after, None, self._scope()), log, self._store._pool
+        )
+
+    def _scope(self) -> str | None:
+        return self.name
+
+
+class Store(Tenant):
+    """An open store; also the tenant without a name. Make it with ``Store.open``.
+
+    Safe to use from any thread and any event loop. A second open of the same path in a process
+    shares its environment; ``close`` gives up one use.
+    """
+
+    def __init__(self, log: Log, path: Path, on_rejected: OnRejected | None) -> None:
+        super().__init__(self, "")
+        self.path = path
+        self._log = log
+        self._on_rejected = on_rejected
+        self._rejected: list[TurnlogError] = []
+        self._executor: ThreadPoolExecutor | None = None
+        self._executor_lock = threading.Lock()
+        self._closed = False
+        self._forget = log.listen_refused(self._refused)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        min_position: int | None = None,
+        snapshot_frequency: int | None = None,
+        max_messages: int | None = None,
+        quota_bytes: int | None = None,
+        on_rejected: OnRejected | None = None,
+        verify: bool = False,
+        allow_network: bool = False,
+        lock_deadline_ms: int = LOCK_DEADLINE_MS,
+        map_bytes: int = MAP_BYTES,
+    ) -> Store:
+        """Open a store, or create it. Writes nothing to a store that exists.
+
+        Args:
+            path: A directory that is a store or does not exist yet.
+            create: Create it when it does not exist.
+            read_only: Refuse writes; works on a read-only file system.
+            min_position: A position that was acknowledged; a store that ends before it was rolled
+                back.
+            snapshot_frequency: Loose events that make a session due for its roll-up; stored at
+                creation, as are the next two. Default 25.
+            max_messages: Messages that a session's view keeps.
+            quota_bytes: Bytes of pages from which appends are refused.
+            on_rejected: Called, on the store's pool, for each ``ack="queued"`` append that was
+                refused after it was accepted.
+            verify: Walk the whole structure of the file before it is mapped.
+            allow_network: Accept a network file system, where locks may not work.
+            lock_deadline_ms: How long a commit waits for another process's lock.
+            map_bytes: Address space of the memory map; costs no disk.
+
+        Raises:
+            NotAStoreError: There is something else at the path, or nothing and ``create`` is False.
+            FormatVersionError: Made by a newer release.
+            CorruptionError: Damaged, truncated, or behind ``min_position``.
+            StoreUnavailableError: The environment refuses; the hint says what to change.
+            UsageError: An option differs from the stored one.
+        """
+        wanted = {
+            name: value
+            for name, value in (
+                ("snapshot_frequency", snapshot_frequency),
+                ("max_messages", max_messages),
+                ("quota_bytes", quota_bytes),
+            )
+            if value is not None
+        }
+        log = Log.open(
+            path,
+            create_new=create,
+            read_only=read_only,
+            wanted=wanted,
+            verify=verify,
+            allow_network=allow_network,
+            lock_deadline_ms=lock_deadline_ms,
+            map_bytes=map_bytes,
+        )
+        store = cls(log, Path(path), on_rejected)
+        if min_position is not None and store.last_position < min_position:
+            last = store.last_position
+            store.close()
+            raise CorruptionError(
+                f"last position is {last}, but {min_position} was acknowledged: the store was "
+                "rolled back",
+                where=str(path),
+                hint="Restore a newer copy, or open without min_position to accept the loss.",
+            )
+        return store
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Commit what waits and close; twice is fine.
+
+        Args:
+            timeout: Seconds; what could not be committed by then is refused.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._log.close(timeout)
+        finally:
+            self._forget()
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def tenant(self, name: str) -> Tenant:
+        """A tenant's world; the empty name is the store itself. No I/O."""
+        if name == "":
+            return self
+        name_bytes(name, "tenant name")
+        return Tenant(self, name)
+
+    def tenants(self) -> list[str]:
+        """Names of all tenants that have or had sessions, oldest first."""
+        return self._log.tenant_names()
+
+    def _scope(self) -> str | None:
+        return None
+
+    # Waiting
+
+    @property
+    def last_position(self) -> int:
+        """The newest committed position, of any process; 0 when the store is empty."""
+        return self._log.last_position()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Block until every append accepted so far is durable or refused.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Returns:
+            The last position.
+
+        Raises:
+            TimeoutError: Not in time.
+            TurnlogError: The first ``ack="queued"`` append that was refused since the last flush.
+        """
+        self._log.flush(timeout)
+        return self._flushed()
+
+    async def flush_async(self) -> int:
+        """``flush`` from an event loop."""
+        for ack in self._log.pending():
+            try:
+                await ack.durable()
+            except TurnlogError:
+                continue  # whoever holds the ack hears of it
+        return self._flushed()
+
+    def _flushed(self) -> int:
+        rejected, self._rejected = self._rejected, []
+        if rejected:
+            error = rejected[0]
+            if len(rejected) > 1:
+                error.add_note(f"{len(rejected) - 1} more queued appends were refused")
+            raise error
+        return self._log.last_position()
+
+    async def room(self) -> None:
+        """Wait until the queue is less than half full."""
+        log = self._log
+        while not log.has_room():
+            future = log.next_commit()
+            if log.has_room():
+                future.cancel()
+                return
+            await future
+            if log.is_closed:
+                raise StoreClosedError("the store is closed")
+
+    @property
+    def on_rejected(self) -> OnRejected | None:
+        """Called for each queued append that was refused after it was accepted."""
+        return self._on_rejected
+
+    @on_rejected.setter
+    def on_rejected(self, callback: OnRejected | None) -> None:
+        self._on_rejected = callback
+
+    def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+        kept = REJECTED_KEPT - len(self._rejected)
+        self._rejected += [error for _, error in refused[:kept]]
+        callback = self._on_rejected
+        if callback is not None:
+            for ack, error in refused:
+                self._pool().submit(callback, ack, error)
+
+    # State
+
+    def check(self) -> CheckReport:
+        """Read everything and report what breaks ``FORMAT.md``; changes nothing."""
+        return check_log(self._log)
+
+    async def check_async(self) -> CheckReport:
+        """``check`` on the store's pool."""
+        return await self._on_pool(self.check)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, bytes on disk, and memory against its bounds; plain data."""
+        return self._log.stats()
+
+    async def stats_async(self) -> dict[str, Any]:
+        """``stats`` on the store's pool."""
+        return await self._on_pool(self.stats)
+
+    def health(self) -> dict[str, Any]:
+        """Whether appends and reads work, and how the queue stands; plain data, no disk read."""
+        return self._log.health()
+
+    # For sessions
+
+    def _submit(self, ack: Ack, wait: float | None) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+        try:
+            self._log.submit(ack)
+        except OverloadedError:
+            if wait is None:
+                raise
+            self._log.submit_waiting(ack, wait)
+
+    async def _submit_async(self, ack: Ack) -> None:
+        while True:
+            try:
+                self._submit(ack, None)
+                return
+            except OverloadedError:
+                await self.room()
+
+    def _pool(self) -> Executor:
+        with self._executor_lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(POOL_THREADS, "turnlog-pool")
+            return self._executor
+
+    async def _on_pool(
+        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool(), lambda: call(*args, **kwargs))
+
+
+def _decode_cursor(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
+        raise UsageError("cursor is not one that sessions() gave")
+    return int(cursor)

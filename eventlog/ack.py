@@ -1,0 +1,335 @@
+"""An append on its way, and what became of it.
+
+Invariants:
+    1. An ack resolves once: durable with its place, or with an error and nothing written.
+    2. Resolving never runs a caller's code on the writer's thread: event loops are woken with one
+       ``call_soon_threadsafe`` per loop and commit; threads wait on a lock of their own ack.
+    3. Cancelling a task that awaits an ack leaves the append as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+from eventlog.errors import TurnlogError, UsageError
+
+WAITING: Final = 0
+DURABLE: Final = 1
+REFUSED: Final = 2
+
+
+class Draft:
+    """One event that is ready to be placed: everything but what only the writer knows.
+
+    Attributes:
+        kind: Code of the kind.
+        role: Code of the role.
+        flags: Bits of ``record.Flag``.
+        given_us: The caller's time in µs, or ``NO_TIME``.
+        tokens: Token count, 0 when not counted.
+        extension: Encoded extension map, or nothing.
+        body: Encoded body.
+        caller_id: The caller's id, or None.
+        recorded_us: A recorded time to keep (loading an export), or None.
+    """
+
+    __slots__ = (
+        "body",
+        "caller_id",
+        "extension",
+        "flags",
+        "given_us",
+        "id_hash",
+        "kind",
+        "recorded_us",
+        "role",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        role: int,
+        flags: int,
+        given_us: int,
+        tokens: int,
+        extension: bytes,
+        body: bytes,
+        caller_id: str | None = None,
+        recorded_us: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.role = role
+        self.flags = flags
+        self.given_us = given_us
+        self.tokens = tokens
+        self.extension = extension
+        self.body = body
+        self.caller_id = caller_id
+        self.recorded_us = recorded_us
+        self.id_hash = b""  # keyed hash of the caller's id, set by the writer
+
+
+class Terms:
+    """The conditions of an append; most appends have none.
+
+    Attributes:
+        expected_head: Sequence that must be the head, -1 for an empty session, None for any.
+        expected_next: Sequence that the first event must get (loading an export), or None.
+        key: Idempotency key, or None.
+        content: BLAKE2b-256 of the canonical content; only with ``key``.
+        create: True when the append only makes sure that the session exists.
+        named: True when a draft has a caller's id.
+    """
+
+    __slots__ = ("content", "create", "expected_head", "expected_next", "key", "named")
+
+    def __init__(
+        self,
+        *,
+        expected_head: int | None = None,
+        expected_next: int | None = None,
+        key: str | None = None,
+        content: bytes = b"",
+        create: bool = False,
+        named: bool = False,
+    ) -> None:
+        self.expected_head = expected_head
+        self.expected_next = expected_next
+        self.key = key
+        self.content = content
+        self.create = create
+        self.named = named
+
+
+class Ack:
+    """The promise of an append. Await it, or call ``result`` from a thread.
+
+    Durable means fsynced. An append that was sent with ``ack="queued"`` is only *accepted*:
+    awaiting it returns at once, ``await ack.durable()`` waits for the disk.
+    """
+
+    __slots__ = (
+        "_already",
+        "_error",
+        "_first",
+        "_gate",
+        "_last",
+        "_position",
+        "_session_number",
+        "_state",
+        "_waiters",
+        "byte_count",
+        "drafts",
+        "event_count",
+        "more",
+        "name",
+        "opening",
+        "queued",
+        "terms",
+    )
+
+    def __init__(
+        self,
+        name: tuple[str, str],
+        drafts: Sequence[Draft],
+        byte_count: int,
+        *,
+        opening: Any = None,
+        terms: Terms | None = None,
+        queued: bool = False,
+        more: Sequence[Ack] = (),
+    ) -> None:
+        self.name = name
+        self.drafts = drafts
+        self.byte_count = byte_count
+        self.event_count = len(drafts) + sum([len(each.drafts) for each in more])
+        self.opening = opening
+        self.terms = terms
+        self.queued = queued
+        self.more = more
+        self._state = WAITING
+        self._waiters: Any = None
+        self._gate: Any = None
+        self._error: TurnlogError | None = None
+        self._already = False
+
+    # What the caller sees
+
+    def done(self) -> bool:
+        """True once the append is durable or refused."""
+        return self._state != WAITING
+
+    def result(self, timeout: float | None = None) -> Ack:
+        """Wait in a thread until the append is durable.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Returns:
+            The ack itself.
+
+        Raises:
+            TimeoutError: Not settled yet; the append may still become durable.
+            TurnlogError: The append was refused; nothing of it was written.
+        """
+        if self._state == WAITING:
+            gate = threading.Lock()
+            gate.acquire()
+            self._gate = (gate, self._gate)
+            if self._state == WAITING and not gate.acquire(
+                timeout=-1 if timeout is None else timeout
+            ):
+                raise TimeoutError("the append is not settled yet; it may still become durable")
+        return self._settled()
+
+    def __await__(self) -> Generator[Any, None, Ack]:
+        if self.queued:
+            if self._state == REFUSED:
+                return self._settled()
+            return self
+        return (yield from self._wait())
+
+    async def durable(self) -> Ack:
+        """Wait until the append is durable, also when it was sent with ``ack="queued"``."""
+        return await _Durable(self)
+
+    def _wait(self) -> Generator[Any, None, Ack]:
+        if self._state == WAITING:
+            future = asyncio.get_running_loop().create_future()
+            waiters = self._waiters
+            self._waiters = future if waiters is None else (future, waiters)
+            if self._state == WAITING:
+                yield from future
+        return self._settled()
+
+    def _settled(self) -> Ack:
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def _known(self, name: str) -> None:
+        if self._state == WAITING:
+            raise UsageError(
+                f"{name} is not known yet", hint="Await the ack or call result() first."
+            )
+        self._settled()
+
+    @property
+    def first(self) -> int:
+        """Sequence of the append's first event."""
+        self._known("first")
+        return self._first
+
+    @property
+    def last(self) -> int:
+        """Sequence of the append's last event."""
+        self._known("last")
+        return self._last
+
+    @property
+    def position(self) -> int:
+        """Position of the append's last event."""
+        self._known("position")
+        return self._position
+
+    @property
+    def already(self) -> bool:
+        """True when an idempotency key or an id had stored the same content before."""
+        self._known("already")
+        return self._already
+
+    @property
+    def event_id(self) -> str:
+        """Id of the append's last event: the caller's, or the store's."""
+        self._known("event_id")
+        caller_id = self.drafts[-1].caller_id if self.drafts else None
+        return caller_id or store_id(self._session_number, self._last)
+
+    def __repr__(self) -> str:
+        if self._state == WAITING:
+            return f"<Ack waiting, {len(self.drafts)} events>"
+        if self._error is not None:
+            return f"<Ack refused: {self._error}>"
+        return f"<Ack durable, sequences {self._first}-{self._last}, position {self._position}>"
+
+    # What the writer does
+
+    def place(self, session_number: int, first: int, last: int, position: int) -> None:
+        """Note where the events go; seen by callers only once the ack is durable."""
+        self._session_number = session_number
+        self._first = first
+        self._last = last
+        self._position = position
+
+    def repeat(self, session_number: int, first: int, last: int, position: int) -> None:
+        """Note the place of an earlier append with the same content."""
+        self.place(session_number, first, last, position)
+        self._already = True
+
+
+class _Durable:
+    """Awaits an ack's durability whatever its mode."""
+
+    __slots__ = ("_ack",)
+
+    def __init__(self, ack: Ack) -> None:
+        self._ack = ack
+
+    def __await__(self) -> Generator[Any, None, Ack]:
+        return self._ack._wait()
+
+
+def store_id(session_number: int, sequence: int) -> str:
+    """The id of an event that has none of its caller: session number and padded sequence."""
+    return f"{session_number:x}.{sequence:010d}"
+
+
+def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
+    """Resolve acks, all with the same outcome, and wake who waits for them (invariant 2).
+
+    Of a batch over several sessions only the first ack is known to its caller; the others follow.
+    """
+    futures: list[asyncio.Future[None]] = []
+    state = DURABLE if error is None else REFUSED
+    for ack in acks:
+        ack._error = error
+        ack._state = state
+        waiters = ack._waiters
+        if waiters is not None:
+            while type(waiters) is tuple:
+                futures.append(waiters[0])
+                waiters = waiters[1]
+            futures.append(waiters)
+        gates = ack._gate
+        while gates is not None:
+            gate, gates = gates
+            gate.release()
+    if futures:
+        wake(futures)
+
+
+def wake(futures: Iterable[asyncio.Future[None]]) -> None:
+    """Resolve futures of any event loops from any thread; a closed loop is passed over."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for future in futures:
+        loop = future.get_loop()
+        waiting = loops.get(loop)
+        if waiting is None:
+            loops[loop] = [future]
+        else:
+            waiting.append(future)
+    for loop, waiting in loops.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, waiting)
+        except RuntimeError:
+            continue  # that loop is closed: its tasks are gone, other loops are not
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

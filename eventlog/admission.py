@@ -1,0 +1,520 @@
+"""Admission: decide which appends of a batch are good and where their events go.
+
+Works against the loose index and, for what memory does not hold, the lookups of one write
+transaction (``Lookups``). Nothing outside the index's ``draft_*`` fields changes before
+``Plan.merge``.
+
+Invariants:
+    1. Checks come in the order: idempotency, expected head, id. A repeated append is found before
+       its expected head can fail.
+    2. An append is placed whole or not at all; what is refused leaves no trace in the plan.
+    3. Positions and sequences are dense: the next is always the last plus one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Protocol
+
+from xxhash import xxh3_64_digest
+
+from eventlog.ack import Ack, Draft, Terms
+from eventlog.body import canonical_bytes, decode_body, encode_plain
+from eventlog.errors import (
+    AppendConflictError,
+    ConflictError,
+    DuplicateIdError,
+    IdempotencyConflictError,
+    TurnlogError,
+    UsageError,
+)
+from eventlog.index import LooseIndex, Name, SessionState
+from eventlog.keys import U64
+from eventlog.limits import BLOCK_POSITIONS
+from eventlog.order import next_link
+from eventlog.record import (
+    CONTROL,
+    HEADER,
+    LARGE_BYTES,
+    MESSAGE,
+    NO_PARENT,
+    Extension,
+    Flag,
+    Record,
+    decode_record,
+    recorded_of,
+    seal_record,
+)
+from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
+
+OPEN: int = CONTROL  # the control event that creates a session without another event
+DIGEST_BYTES = 16
+
+
+class Lookups(Protocol):
+    """What admission asks of the transaction."""
+
+    def find_session(self, name: Name) -> int | None:
+        """Number of a session that is not in memory, None when there is none."""
+
+    def load_row(self, number: int) -> SessionRow:
+        """A session's row."""
+
+    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
+        """An idempotency key among the sealed ones."""
+
+    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        """Callers' ids whose events are no longer hot: session number and sequence."""
+
+    def read_event(self, number: int, sequence: int) -> Record | None:
+        """A committed event; None when its session is gone."""
+
+    def tenant(self, name: str) -> tuple[int, bytes]:
+        """Number and secret of a tenant, made when it is new."""
+
+    def new_number(self) -> int:
+        """The next session number."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a commit writes, and how memory changes after it.
+
+    ``records`` and ``states`` run in parallel, one entry per position from ``first`` on.
+    """
+
+    first: int
+    recorded_us: int
+    link: bytes
+    records: list[tuple[bytes, bytes]] = field(default_factory=list)
+    states: list[SessionState] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    placed: list[Ack] = field(default_factory=list)
+    repeated: list[Ack] = field(default_factory=list)
+    refused: list[tuple[Ack, TurnlogError]] = field(default_factory=list)
+    created: list[SessionState] = field(default_factory=list)
+    block_links: list[tuple[int, bytes]] = field(default_factory=list)
+    keys: dict[tuple[int, bytes], KeyedResult] = field(default_factory=dict)
+    ids: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last position after the commit."""
+        return self.first + len(self.records) - 1
+
+    def merge(self, index: LooseIndex, pause: Callable[[], None]) -> None:
+        """Take the committed batch into memory."""
+        with index.lock:
+            position = index.position
+            for state, sequence, (_, value) in zip(
+                self.states, self.sequences, self.records, strict=True
+            ):
+                position += 1
+                loose = state.loose
+                loose.records.append(value)
+                loose.positions.append(position)
+                state.last_position = position
+                state.next = sequence + 1
+                index.hot.append(state)
+                index.hot_sequences.append(sequence)
+                size = len(value)
+                index.hot_sizes.append(size)
+                index.hot_bytes += size
+                index.kept_bytes += size
+                if not position & 63:
+                    index.position = position
+                    pause()
+            index.position = position
+            frequency = index.frequency
+            for state, (_, value) in dict(zip(self.states, self.records, strict=True)).items():
+                state.head = state.draft_head
+                state.messages = state.draft_messages
+                state.last_recorded_us = recorded_of(value)
+                if not state.is_due and len(state.loose.positions) >= frequency:
+                    index.mark_due(state)
+            for (number, digest), result in self.keys.items():
+                index.add_key(index.states[number], digest, result)
+            for hashed, (number, sequence, position) in self.ids.items():
+                index.add_id(position, hashed, number, sequence)
+            index.forget()
+
+    def drop(self, index: LooseIndex) -> None:
+        """Forget the batch: nothing of it was written."""
+        with index.lock:
+            for state in set(self.states):
+                state.reset()
+            for state in self.created:
+                index.states.pop(state.number, None)
+                index.names.pop(state.name, None)
+
+
+class Admission:
+    """Admits one batch into a plan."""
+
+    def __init__(
+        self,
+        index: LooseIndex,
+        lookups: Lookups,
+        plan: Plan,
+        pause: Callable[[], None],
+    ) -> None:
+        self._index = index
+        self._lookups = lookups
+        self._plan = plan
+        self._pause = pause
+        self._known_ids: dict[bytes, tuple[int, int]] = {}
+
+    def admit(self, batch: list[Ack]) -> None:
+        """Place every append that is good; refuse the others; close the chain's runs."""
+        named = [ack for ack in batch if ack.terms is not None and ack.terms.named]
+        if named:
+            self._find_ids(named)
+        names = self._index.names
+        pause = self._pause
+        for count, ack in enumerate(batch):
+            try:
+                if ack.terms is None and not ack.more:
+                    state = names.get(ack.name)
+                    if state is None:
+                        state = self._find(ack.name) or self._create(ack.name, ack)
+                    self._place(ack, state)
+                    self._plan.placed.append(ack)
+                else:
+                    self._admit_special(ack)
+            except (ConflictError, UsageError) as error:
+                self._plan.refused.append((ack, error))
+            if not count & 31:
+                pause()
+        self._close_runs()
+
+    def _find(self, name: Name) -> SessionState | None:
+        state = self._index.names.get(name)
+        if state is not None:
+            return state
+        number = self._lookups.find_session(name)
+        if number is None:
+            return None
+        with self._index.lock:
+            state = self._index.states.get(number)
+            if state is None:
+                state = self._index.adopt(number, self._lookups.load_row(number))
+            else:
+                self._index.names[name] = state
+        return state
+
+    def _create(self, name: Name, ack: Ack) -> SessionState:
+        tenant_number, _ = self._lookups.tenant(name[0])
+        row = SessionRow(
+            tenant_number=tenant_number,
+            created_position=self._plan.last + 1,
+            created_us=self._plan.recorded_us,
+            sealed=0,
+            messages=0,
+            head=NO_SEQUENCE,
+            last_position=0,
+            last_recorded_us=0,
+            keys=0,
+            segments=0,
+            since_roll_up=0,
+            flags=0,
+            tenant=name[0],
+            name=name[1],
+            opening=ack.opening,
+        )
+        with self._index.lock:
+            state = self._index.adopt(self._lookups.new_number(), row)
+        self._plan.created.append(state)
+        return state
+
+    # The conditions
+
+    def _admit_special(self, ack: Ack) -> None:
+        parts = (ack, *ack.more)
+        found = [self._find(part.name) for part in parts]
+        if self._repeats(ack, found[0]):
+            return
+        for part, state in zip(parts, found, strict=True):
+            if part.terms is not None:
+                self._check_terms(part.terms, state)
+        if ack.terms is not None and ack.terms.create and found[0] is not None:
+            head = found[0].draft_next - 1
+            ack.repeat(found[0].number, 0, head, found[0].last_position)
+            self._plan.repeated.append(ack)
+            return
+        fresh: dict[bytes, None] = {}
+        repeated = 0
+        for part, state in zip(parts, found, strict=True):
+            if part.terms is not None and part.terms.named:
+                repeated += self._check_ids(part, state, fresh)
+        if repeated:
+            self._plan.repeated.append(ack)
+            return
+        for number, part in enumerate(parts):
+            if not part.drafts:
+                continue  # a session that is only read for its condition
+            state = self._find(part.name) or self._create(part.name, part)
+            self._place(part, state)
+            found[number] = state
+        if ack.more:
+            self._summarise(ack)
+        self._plan.placed.append(ack)
+
+    def _summarise(self, ack: Ack) -> None:
+        """The ack of a batch over sessions: first of the first, last and position of the last."""
+        written = [part for part in (ack, *ack.more) if part.drafts]
+        if ack is not written[-1]:
+            first = written[0]._first
+            ack.place(written[-1]._session_number, first, written[-1]._last, self._plan.last)
+
+    def _repeats(self, ack: Ack, state: SessionState | None) -> bool:
+        terms = ack.terms
+        if terms is None or terms.key is None or state is None:
+            return False
+        _, secret = self._lookups.tenant(ack.name[0])
+        digest = key_digest(secret, terms.key)
+        result = self._plan.keys.get((state.number, digest))
+        if result is None and state.keys is not None:
+            result = state.keys.get(digest)
+        if result is None and (state.row.keys or state.row_epoch != self._index.epoch):
+            result = self._lookups.find_key(state.number, digest)
+        if result is None:
+            return False
+        if result.content != content_digest(secret, terms.content):
+            raise IdempotencyConflictError(
+                f"idempotency key {terms.key!r} of session {ack.name[1]!r} stands for other content",
+                expected=terms.key,
+                current=result.first,
+            )
+        ack.repeat(state.number, result.first, result.last, result.position)
+        self._plan.repeated.append(ack)
+        return True
+
+    def _check_terms(self, terms: Terms, state: SessionState | None) -> None:
+        following = 0 if state is None else state.draft_next
+        if terms.expected_head is not None:
+            head = -1 if state is None else signed_head(state.draft_head)
+            if terms.expected_head != head:
+                raise AppendConflictError(
+                    f"head is {head}, not {terms.expected_head}",
+                    expected=terms.expected_head,
+                    current=head,
+                )
+        if terms.expected_next is not None and terms.expected_next != following:
+            raise AppendConflictError(
+                f"next sequence is {following}, not {terms.expected_next}",
+                expected=terms.expected_next,
+                current=following,
+            )
+
+    def _find_ids(self, named: list[Ack]) -> None:
+        """Look all ids of the batch up at once: hot ones in memory, others in the id runs."""
+        hashes: list[bytes] = []
+        for ack in named:
+            _, secret = self._lookups.tenant(ack.name[0])
+            for part in (ack, *ack.more):
+                for draft in part.drafts:
+                    if draft.caller_id is not None:
+                        draft.id_hash = id_digest(secret, draft.caller_id)
+                        hashes.append(draft.id_hash)
+        hot = self._index.ids
+        unknown = [hashed for hashed in hashes if hashed not in hot]
+        self._known_ids = self._lookups.find_ids(unknown) if unknown else {}
+        for hashed in hashes:
+            if hashed in hot:
+                self._known_ids[hashed] = hot[hashed]
+
+    def _check_ids(self, ack: Ack, state: SessionState | None, fresh: dict[bytes, None]) -> int:
+        """Raise for taken ids; 1 when the whole append repeats an earlier one, else 0."""
+        places: list[tuple[int, int, int]] = []
+        for draft in ack.drafts:
+            if draft.caller_id is None:
+                continue
+            hashed = draft.id_hash
+            if hashed in fresh:
+                raise DuplicateIdError(f"id {draft.caller_id!r} stands twice in one append")
+            fresh[hashed] = None
+            place = self._known_ids.get(hashed)
+            pending = self._plan.ids.get(hashed)
+            if pending is not None:
+                place = pending[:2]
+            if place is None:
+                continue
+            stored = self._stored(place)
+            if (
+                state is None
+                or place[0] != state.number
+                or stored is None
+                or not same_content(stored, draft)
+            ):
+                raise DuplicateIdError(
+                    f"id {draft.caller_id!r} is taken by another event of the tenant",
+                    expected=draft.caller_id,
+                    current=None if stored is None else (stored.origin.name, stored.sequence),
+                )
+            places.append((*place, stored.position))
+        if not places:
+            return 0
+        sequences = [place[1] for place in places]
+        if len(places) != len(ack.drafts) or sequences != list(
+            range(sequences[0], sequences[0] + len(sequences))
+        ):
+            raise DuplicateIdError("some ids of the append are stored already, others are not")
+        ack.repeat(places[0][0], sequences[0], sequences[-1], places[-1][2])
+        return 1
+
+    def _stored(self, place: tuple[int, int]) -> Record | None:
+        """An event by session number and sequence, committed or in this plan."""
+        number, sequence = place
+        state = self._index.states.get(number)
+        if state is not None and sequence >= state.next:
+            for each, at, (key, value) in zip(
+                self._plan.states, self._plan.sequences, self._plan.records, strict=True
+            ):
+                if each is state and at == sequence:
+                    return decode_record(state.origin, U64.unpack(key)[0], value, Record)
+        return self._lookups.read_event(number, sequence)
+
+    # Placing
+
+    def _place(self, ack: Ack, state: SessionState) -> None:
+        plan = self._plan
+        records, states, sequences = plan.records, plan.states, plan.sequences
+        number = state.number
+        sequence = first = state.draft_next
+        head = state.draft_head
+        position = plan.first + len(records)
+        for draft in ack.drafts:
+            extension = draft.extension
+            flags = draft.flags
+            if sequence == 0 or (ack.terms is not None and sequence == first):
+                extension, flags = self._marked(ack, draft, state, sequence)
+            if not records:
+                flags |= Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN
+            elif not (position - 1) % BLOCK_POSITIONS:
+                flags |= Flag.FIRST_OF_RUN
+            kind = draft.kind
+            rest = (
+                HEADER.pack(
+                    number,
+                    sequence,
+                    head if kind < CONTROL else NO_PARENT,
+                    plan.recorded_us if draft.recorded_us is None else draft.recorded_us,
+                    draft.given_us,
+                    0,
+                    0,
+                    0,
+                    draft.tokens,
+                    kind,
+                    draft.role,
+                    flags,
+                    len(extension),
+                )
+                + extension
+                + draft.body
+            )
+            key = U64.pack(position)
+            if len(rest) < LARGE_BYTES:
+                value = xxh3_64_digest(key + rest) + rest
+            else:
+                value = seal_record(key, rest)
+            records.append((key, value))
+            states.append(state)
+            sequences.append(sequence)
+            if kind < CONTROL:
+                head = sequence
+                if kind == MESSAGE:
+                    state.draft_messages += 1
+            if draft.caller_id is not None:
+                plan.ids[draft.id_hash] = (number, sequence, position)
+            sequence += 1
+            position += 1
+        state.draft_next = sequence
+        state.draft_head = head
+        ack.place(number, first, sequence - 1, position - 1)
+
+    def _marked(
+        self, ack: Ack, draft: Draft, state: SessionState, sequence: int
+    ) -> tuple[bytes, int]:
+        """Extension and flags with what only the writer knows: opening facts, key digests."""
+        terms = ack.terms
+        opening = state.row.opening if sequence == 0 else None
+        if opening is None and (terms is None or terms.key is None):
+            return draft.extension, draft.flags
+        marks = decode_body(draft.extension) if draft.extension else {}
+        flags = draft.flags
+        if opening is not None:
+            marks[Extension.OPENING] = opening
+        if terms is not None and terms.key is not None:
+            _, secret = self._lookups.tenant(ack.name[0])
+            digest = key_digest(secret, terms.key)
+            content = content_digest(secret, terms.content)
+            count = len(ack.drafts)
+            marks[Extension.KEY_DIGEST] = digest
+            marks[Extension.CONTENT_DIGEST] = content
+            marks[Extension.KEY_COUNT] = count
+            flags |= Flag.KEYED
+            position = self._plan.last + count
+            self._plan.keys[(state.number, digest)] = KeyedResult(
+                content, sequence, sequence + count - 1, position
+            )
+        return encode_plain({int(key): marks[key] for key in sorted(marks)}), flags
+
+    def _close_runs(self) -> None:
+        """The chain: one link a run; runs end with the commit or with a block."""
+        plan = self._plan
+        records = plan.records
+        start = 0
+        while start < len(records):
+            first = plan.first + start
+            stop = min(len(records), start + BLOCK_POSITIONS - (first - 1) % BLOCK_POSITIONS)
+            checksums = b"".join([value[:8] for _, value in records[start:stop]])
+            plan.link = next_link(plan.link, first, checksums)
+            last = plan.first + stop - 1
+            if last % BLOCK_POSITIONS == 0:
+                plan.block_links.append(((last - 1) // BLOCK_POSITIONS, plan.link))
+            start = stop
+
+
+def signed_head(head: int) -> int:
+    """A head as callers know it: -1 when there is none."""
+    return -1 if head == NO_SEQUENCE else head
+
+
+def key_digest(secret: bytes, key: str) -> bytes:
+    """Keyed digest of an idempotency key."""
+    return blake2b(
+        key.encode(), digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-key"
+    ).digest()
+
+
+def content_digest(secret: bytes, content: bytes) -> bytes:
+    """Keyed digest of an append's canonical content."""
+    return blake2b(content, digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-body").digest()
+
+
+def id_digest(secret: bytes, caller_id: str) -> bytes:
+    """Keyed digest of a caller's id."""
+    return blake2b(
+        caller_id.encode(), digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-id"
+    ).digest()
+
+
+def same_content(stored: Record, draft: Draft) -> bool:
+    """True when a stored event is what a draft would write: kind, body and the caller's marks."""
+    if stored.kind_code != draft.kind:
+        return False
+    if canonical_bytes(stored.payload) != canonical_bytes(draft.body):
+        return False
+    written = decode_body(stored.extension) if stored.extension else {}
+    for mark in (
+        Extension.OPENING,
+        Extension.OPENING_FIXES,
+        Extension.KEY_DIGEST,
+        Extension.CONTENT_DIGEST,
+        Extension.KEY_COUNT,
+    ):
+        written.pop(mark, None)
+    wanted = decode_body(draft.extension) if draft.extension else {}
+    return encode_plain(sorted(written.items())) == encode_plain(sorted(wanted.items()))

@@ -1,0 +1,266 @@
+"""Bodies: the caller's plain data ⇄ CBOR, type for type, pure.
+
+Invariants:
+    1. What is accepted comes back equal and of the same types: str, bytes, int in −2⁶³ … 2⁶⁴−1,
+       float (NaN keeps its bits), bool, None, list, dict with str keys. All else is refused.
+    2. Depth and size are checked before encoding: cbor2 kills the process far beyond the limit.
+    3. No CBOR tags. What CBOR text or cbor2's floats cannot carry (a lone surrogate, a NaN with a
+       payload) is stored as a byte string, and its path is one of the body's *fixes*.
+
+A fix is a list ``[what, *path]``: ``"s"`` a str from surrogatepass UTF-8, ``"f"`` a float from
+8 big-endian bytes, ``"k"`` a dict key (the last path element) from surrogatepass UTF-8. Path
+elements are list indexes and dict keys *as encoded*.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from struct import Struct
+from typing import Any, Final
+
+from cbor2 import CBORDecodeError, CBOREncoder, loads
+
+from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
+from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN
+
+_DOUBLE: Final = Struct(">d")
+_PLAIN_NAN: Final = bytes.fromhex("7ff8000000000000")
+
+Fixes = list[list[Any]]
+
+
+class _Encoders(threading.local):
+    """One reused encoder of each kind per thread: cbor2's are not safe to share."""
+
+    def __init__(self) -> None:
+        self.plain = CBOREncoder(io.BytesIO()).encode_to_bytes
+        self.canonical = CBOREncoder(io.BytesIO(), canonical=True).encode_to_bytes
+
+
+_encoders: Final = _Encoders()
+
+
+class _Refused(Exception):
+    """A value that cannot be stored; collects its path, innermost first, while unwinding."""
+
+    def __init__(self, reason: str, limit: tuple[str, int, int] | None = None) -> None:
+        self.reason = reason
+        self.limit = limit
+        self.path: list[object] = []
+
+
+def encode_body(
+    value: object, *, root: str = "$", bytes_max: int = BODY_BYTES_MAX
+) -> tuple[bytes, Fixes | None]:
+    """Encode plain data.
+
+    Args:
+        value: The data; it is read at once and never kept.
+        root: How the value is called in error paths.
+        bytes_max: Bound on the encoded size.
+
+    Returns:
+        The CBOR bytes and the fixes, None when there are none.
+
+    Raises:
+        InvalidMessageError: A value, key or type that cannot be stored, with its path.
+        LimitExceededError: Too deep or too large, with its path.
+    """
+    if type(value) is dict:
+        size = 0
+        for key, item in value.items():
+            if type(key) is not str or type(item) is not str:
+                break
+            size += len(key) + len(item)
+        else:
+            if size <= bytes_max:
+                try:
+                    data: bytes = _encoders.plain(value)
+                except UnicodeEncodeError:
+                    pass  # a lone surrogate: the careful way below keeps it
+                else:
+                    if len(data) > bytes_max:
+                        raise _too_large(root, len(data), bytes_max)
+                    return data, None
+    size = _measure(value, root, bytes_max)
+    if size > bytes_max:
+        raise _too_large(root, size, bytes_max)
+    fixes: Fixes = []
+    data = _encoders.plain(_fixed(value, [], fixes))
+    if len(data) > bytes_max:
+        raise _too_large(root, len(data), bytes_max)
+    return data, fixes or None
+
+
+def encode_plain(value: object) -> bytes:
+    """Encode data that is known to be storable and without fixes (our own rows and maps)."""
+    data: bytes = _encoders.plain(value)
+    return data
+
+
+def canonical_bytes(data: bytes) -> bytes:
+    """The canonical encoding of encoded data: equal content gives equal bytes (RFC 8949, 4.2)."""
+    encoded: bytes = _encoders.canonical(loads(data))
+    return encoded
+
+
+def decode_body(data: bytes, fixes: Fixes | None = None, *, where: str = "body") -> Any:
+    """Decode what ``encode_body`` gave.
+
+    Raises:
+        CorruptionError: The bytes are not CBOR of plain data, or a fix leads nowhere.
+    """
+    try:
+        value = loads(data)
+        return value if fixes is None else _unfixed(value, fixes)
+    except (CBORDecodeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptionError(f"body does not decode: {error}", where=where) from error
+
+
+def _too_large(path: str, actual: int, limit: int) -> LimitExceededError:
+    return LimitExceededError(
+        f"{path}: {actual:,} bytes encoded; at most {limit:,} are allowed",
+        name="BODY_BYTES_MAX",
+        actual=actual,
+        limit=limit,
+        path=path,
+    )
+
+
+def _measure(value: object, root: str, bytes_max: int) -> int:
+    """Check every value; the result is a lower bound of the encoded size in bytes."""
+    try:
+        return _walk(value, 0, bytes_max)
+    except _Refused as refused:
+        path = root + "".join(
+            f"[{step}]" if isinstance(step, int) else f".{_printable(step)}"
+            for step in reversed(refused.path)
+        )
+        if refused.limit is None:
+            raise InvalidMessageError(refused.reason, path=path) from None
+        name, actual, limit = refused.limit
+        raise LimitExceededError(
+            f"{path}: {refused.reason}", name=name, actual=actual, limit=limit, path=path
+        ) from None
+
+
+def _printable(step: object) -> str:
+    text = str(step)
+    return text if text.isidentifier() else ascii(text)
+
+
+def _walk(value: object, depth: int, bytes_max: int) -> int:
+    kind = type(value)
+    if kind is str:
+        return len(value) + 1  # type: ignore[arg-type]
+    if kind is int:
+        if not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
+            raise _Refused("int out of the range -2**63 to 2**64-1")
+        return 1
+    if value is None or kind is bool or kind is float:
+        return 1
+    if kind is bytes:
+        return len(value) + 1  # type: ignore[arg-type]
+    if kind is not dict and kind is not list:
+        raise _Refused(f"type {kind.__name__} cannot be stored")
+    if depth == DEPTH_MAX:
+        raise _Refused(
+            f"nested deeper than {DEPTH_MAX} levels", ("DEPTH_MAX", depth + 1, DEPTH_MAX)
+        )
+    size = 1
+    step: object = None
+    try:
+        if kind is dict:
+            for step, item in value.items():  # type: ignore[attr-defined]
+                if type(step) is not str:
+                    raise _Refused(f"key of type {type(step).__name__}; keys must be str")
+                size += len(step) + 1 + _walk(item, depth + 1, bytes_max)
+                if size > bytes_max:
+                    break
+        else:
+            for step, item in enumerate(value):  # type: ignore[call-overload]
+                size += _walk(item, depth + 1, bytes_max)
+                if size > bytes_max:
+                    break
+    except _Refused as refused:
+        refused.path.append(step)
+        raise
+    return size
+
+
+def _fixed(value: Any, path: list[Any], fixes: Fixes) -> Any:
+    """The value as it is encoded; copies only what has to change."""
+    kind = type(value)
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            fixes.append(["s", *path])
+            return value.encode("utf-8", "surrogatepass")
+        return value
+    if kind is float:
+        if value != value and _DOUBLE.pack(value) != _PLAIN_NAN:
+            fixes.append(["f", *path])
+            return _DOUBLE.pack(value)
+        return value
+    if kind is list:
+        changed = value
+        for index, item in enumerate(value):
+            path.append(index)
+            fixed = _fixed(item, path, fixes)
+            path.pop()
+            if fixed is not item:
+                if changed is value:
+                    changed = list(value)
+                changed[index] = fixed
+        return changed
+    if kind is dict:
+        return _fixed_dict(value, path, fixes)
+    return value
+
+
+def _fixed_dict(value: dict[str, Any], path: list[Any], fixes: Fixes) -> dict[Any, Any]:
+    changed: dict[Any, Any] = {}
+    same = True
+    for key, item in value.items():
+        stored: Any = key
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            stored = key.encode("utf-8", "surrogatepass")
+        path.append(stored)
+        fixed = _fixed(item, path, fixes)
+        if stored is not key:
+            fixes.append(["k", *path])
+        path.pop()
+        same = same and fixed is item and stored is key
+        changed[stored] = fixed
+    return value if same else changed
+
+
+def _unfixed(value: Any, fixes: Fixes) -> Any:
+    root = [value]
+    renamed: list[tuple[list[Any], Any]] = []
+    for what, *path in fixes:
+        holder: Any = root
+        step: Any = 0
+        for following in path:
+            holder, step = holder[step], following
+        if what == "s":
+            holder[step] = holder[step].decode("utf-8", "surrogatepass")
+        elif what == "f":
+            holder[step] = _DOUBLE.unpack(holder[step])[0]
+        elif what == "k":
+            renamed.append((path, holder))
+        else:
+            raise ValueError(f"unknown fix {what!r}")
+    # Deepest first and last of all, since paths name keys as they were encoded.
+    for path, holder in sorted(renamed, key=lambda each: len(each[0]), reverse=True):
+        key = path[-1]
+        items = [
+            (k.decode("utf-8", "surrogatepass") if k == key else k, v) for k, v in holder.items()
+        ]
+        holder.clear()
+        holder.update(items)
+    return root[0]

@@ -1,0 +1,200 @@
+"""Group commit as a plain state machine: no thread, no clock, no I/O.
+
+The driver (``writer``, or a simulator) calls in; the machine says what to do. Its caller holds
+one lock around every call.
+
+Invariants:
+    1. Appends of one session leave the queue in the order in which they came.
+    2. What the queue holds never exceeds its bounds in appends or bytes.
+    3. A batch holds at most ``COMMIT_EVENTS_MAX`` events and ``COMMIT_BYTES_MAX`` bytes, unless it
+       is a single append; and at most a quarter of that from one session while others wait.
+    4. Every append handed out by ``next_batch`` is given back by ``committed`` or ``failed``
+       before the next batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from eventlog.ack import Ack
+from eventlog.errors import OverloadedError, StoreClosedError, TurnlogError
+from eventlog.limits import (
+    COMMIT_BYTES_MAX,
+    COMMIT_EVENTS_MAX,
+    COMMIT_SHARE,
+    QUEUE_APPENDS_MAX,
+    QUEUE_BYTES_MAX,
+)
+
+
+class Step(Enum):
+    """What the driver does next."""
+
+    COMMIT = "commit"  # take the next batch
+    SETTLE = "settle"  # a failed commit's outcome is open: reopen and fence
+    TIDY = "tidy"  # nothing waits: work off overdue sealing and cutting
+    WAIT = "wait"
+    STOP = "stop"
+
+
+class CommitMachine:
+    """The queue and the fate of each batch; times are µs of any monotonic clock."""
+
+    def __init__(
+        self, *, appends_max: int = QUEUE_APPENDS_MAX, bytes_max: int = QUEUE_BYTES_MAX
+    ) -> None:
+        self.appends_max = appends_max
+        self.bytes_max = bytes_max
+        self.queue: deque[Ack] = deque()
+        self.event_count = 0
+        self.byte_count = 0
+        self.in_flight: list[Ack] = []
+        self.in_flight_since_us = 0
+        self.suspect = False
+        self.retry_us = 0
+        self.closing = False
+        self.overdue = False
+        self.refusal: TurnlogError | None = None
+        self.commits = 0
+        self.failures = 0
+
+    def has_room(self, byte_count: int = 0) -> bool:
+        """True when an append of so many bytes would be accepted."""
+        return len(self.queue) < self.appends_max and (
+            self.byte_count + byte_count <= self.bytes_max or not self.queue
+        )
+
+    def submit(self, ack: Ack) -> bool:
+        """Accept an append.
+
+        Returns:
+            True when the queue was empty, so that the driver may be asleep.
+
+        Raises:
+            OverloadedError: There is no room; nothing was accepted.
+            StoreClosedError: The store is closing.
+            TurnlogError: The store takes no appends any more (``refuse``).
+        """
+        queue = self.queue
+        if self.closing:
+            raise StoreClosedError("the store is closed")
+        if self.refusal is not None:
+            raise self.refusal
+        if len(queue) >= self.appends_max or (
+            self.byte_count + ack.byte_count > self.bytes_max and queue
+        ):
+            raise OverloadedError(
+                f"{len(queue):,} appends with {self.byte_count:,} bytes are waiting"
+            )
+        was_empty = not queue
+        queue.append(ack)
+        self.byte_count += ack.byte_count
+        self.event_count += ack.event_count
+        return was_empty
+
+    def tick(self, now_us: int) -> Step:
+        """Say what the driver does next."""
+        if self.suspect:
+            return Step.SETTLE if now_us >= self.retry_us else Step.WAIT
+        if self.queue:
+            return Step.COMMIT
+        if self.closing:
+            return Step.TIDY if self.overdue else Step.STOP
+        return Step.TIDY if self.overdue else Step.WAIT
+
+    def next_batch(self, now_us: int) -> list[Ack]:
+        """Take the appends of the next commit; empty when nothing waits."""
+        assert not self.in_flight, "the batch before is still open"
+        queue = self.queue
+        self.in_flight_since_us = now_us
+        if self.event_count <= COMMIT_EVENTS_MAX and self.byte_count <= COMMIT_BYTES_MAX:
+            self.in_flight = list(queue)
+            queue.clear()
+            self.event_count = 0
+            self.byte_count = 0
+        else:
+            self.in_flight = self._fair_batch()
+        return self.in_flight
+
+    def _fair_batch(self) -> list[Ack]:
+        share_events = COMMIT_EVENTS_MAX // COMMIT_SHARE
+        share_bytes = COMMIT_BYTES_MAX // COMMIT_SHARE
+        taken: list[Ack] = []
+        held: list[Ack] = []
+        used: dict[tuple[str, str], tuple[int, int]] = {}
+        blocked: set[tuple[str, str]] = set()
+        events = byte_count = 0
+        queue = self.queue
+        while queue:
+            ack = queue[0]
+            size = ack.event_count
+            if taken and (
+                events + size > COMMIT_EVENTS_MAX or byte_count + ack.byte_count > COMMIT_BYTES_MAX
+            ):
+                break
+            queue.popleft()
+            names = [ack.name, *[each.name for each in ack.more]] if ack.more else (ack.name,)
+            before = used.get(ack.name, (0, 0))
+            if not blocked.isdisjoint(names) or (
+                before[0]
+                and (before[0] + size > share_events or before[1] + ack.byte_count > share_bytes)
+            ):
+                blocked.update(names)
+                held.append(ack)
+                continue
+            used[ack.name] = (before[0] + size, before[1] + ack.byte_count)
+            taken.append(ack)
+            events += size
+            byte_count += ack.byte_count
+        if not queue:  # nobody else waits, so what was held back may fill the rest
+            keep = 0
+            for ack in held:
+                size = ack.event_count
+                if (
+                    events + size > COMMIT_EVENTS_MAX
+                    or byte_count + ack.byte_count > COMMIT_BYTES_MAX
+                ):
+                    break
+                taken.append(ack)
+                events += size
+                byte_count += ack.byte_count
+                keep += 1
+            held = held[keep:]
+        queue.extendleft(reversed(held))
+        self.event_count -= events
+        self.byte_count -= byte_count
+        return taken
+
+    def committed(self) -> list[Ack]:
+        """The batch is durable; gives it back."""
+        done, self.in_flight = self.in_flight, []
+        self.suspect = False
+        self.commits += 1
+        return done
+
+    def failed(self) -> list[Ack]:
+        """The batch was not written and will not be; gives it back."""
+        done, self.in_flight = self.in_flight, []
+        self.suspect = False
+        self.failures += 1
+        return done
+
+    def doubt(self, retry_us: int) -> None:
+        """Nobody knows whether the batch was written: settle it from ``retry_us`` on."""
+        self.suspect = True
+        self.retry_us = retry_us
+
+    def close(self) -> None:
+        """Take no more appends; what waits is still committed."""
+        self.closing = True
+
+    def refuse(self, error: TurnlogError) -> list[Ack]:
+        """Take no more appends, because of ``error``; gives all that waited."""
+        self.refusal = error
+        waiting = [*self.in_flight, *self.queue]
+        self.in_flight = []
+        self.queue.clear()
+        self.event_count = self.byte_count = 0
+        self.suspect = False
+        return waiting

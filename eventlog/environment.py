@@ -1,0 +1,802 @@
+"""Open a store, and keep what makes LMDB unsafe away from it.
+
+LMDB always runs with sync on and without writemap; there is no option for less.
+
+Invariants:
+    1. No page is mapped before ``raw.examine`` accepted the file, on opening and on reopening.
+    2. A write transaction runs only while the writer lock is held, and only on the files that were
+       opened: when ``data.mdb`` or ``lock.mdb`` names another file, nothing is written any more.
+    3. After a commit the data file is as long as the pages in use, before the lock is given back.
+    4. A forked child reads and writes nothing through the parent's environment, and gives none of
+       its locks back.
+    5. ``lock.mdb`` is never opened by this code: closing any descriptor of it would drop the
+       record locks by which LMDB knows that this process lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import lmdb
+
+from eventlog import raw
+from eventlog.creation import LMDB_VERSION, open_with_smaller_maps
+from eventlog.errors import (
+    BusyError,
+    CorruptionError,
+    ForkedStoreError,
+    NotAStoreError,
+    ReadOnlyError,
+    StorageFullError,
+    StoreClosedError,
+    StoreUnavailableError,
+    SuspectStoreError,
+    TurnlogError,
+)
+from eventlog.limits import (
+    CLOSE_DEADLINE_MS,
+    LOCK_DEADLINE_MS,
+    MAP_BYTES,
+    MIB,
+    READERS_MAX,
+    TABLES_MAX,
+)
+from eventlog.lmdb_errors import (
+    NOT_WRITABLE_CODES,
+    map_error,
+    map_os_error,
+    mapped_errors,
+    why_full,
+)
+from eventlog.locks import LOCK_FILES, UseLock, WriterLock
+from eventlog.place import (
+    LOCK_FILE,
+    MARKER_FILE,
+    read_marker,
+    refuse_network,
+    sweep_leftovers,
+)
+from eventlog.raw import COMMIT_KEY, COMMIT_TABLE, DATA_FILE, CommitRecordLike
+from eventlog.seams import CLOCK, FILES, Clock, Files, FileWatch, ProcessIdentity, process_identity
+
+if TYPE_CHECKING:
+    from lmdb import _Database as Database
+
+    ReadTransaction = lmdb.Transaction[Any]
+    WriteTransaction = lmdb.Transaction[bytes]
+
+EXTEND_BYTES_MIN: Final = 64 * 1024  # the data file grows by at least so much
+EXTEND_SHARE: Final = 16  # or by 1/16 of what is in use: few calls, and a hole costs no disk
+
+_OPEN, _PAUSED, _BROKEN, _CLOSED, _FORKED = "open", "paused", "broken", "closed", "forked"
+
+
+class CommitFailedError(Exception):
+    """A commit raised; whether it is in the file, only opening the file again tells.
+
+    Attributes:
+        cause: What LMDB raised.
+        mapped: The error for the callers whose events were in it.
+        full: Whether the reason is missing room, so that nothing was written.
+    """
+
+    def __init__(self, cause: lmdb.Error, mapped: TurnlogError, *, full: bool) -> None:
+        super().__init__(str(mapped))
+        self.cause = cause
+        self.mapped = mapped
+        self.full = full
+
+
+# A child of fork must not use what it inherited
+
+_LIVE: Final[weakref.WeakSet[Environment]] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for environment in list(_LIVE):
+        environment._forked()
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Device and inode of a store's data file, which two paths to one store share.
+
+    Raises:
+        NotAStoreError: There is no data file.
+    """
+    try:
+        found = os.stat(os.path.join(path, DATA_FILE))
+    except OSError as error:
+        raise NotAStoreError(f"{os.fspath(path)} is not a turnlog store") from error
+    return found.st_dev, found.st_ino
+
+
+class _Read:
+    """A read transaction as a context manager; a class, because it is on every read's path."""
+
+    __slots__ = ("_buffers", "_environment", "_txn")
+
+    def __init__(self, environment: Environment, buffers: bool) -> None:
+        self._environment = environment
+        self._buffers = buffers
+
+    def __enter__(self) -> ReadTransaction:
+        environment = self._environment
+        # Counted first and looked at second, so that whoever pauses reads sees either a reader
+        # that counts or one that has not begun.
+        environment._in_flight[self] = threading.get_ident()
+        try:
+            if environment._state is not _OPEN or os.getpid() != environment._pid:
+                environment._wait_until_open(self)
+            try:
+                txn = environment._lmdb.begin(buffers=self._buffers)  # type: ignore[call-overload]
+            except lmdb.Error as error:
+                txn = environment._begin_read_again(self, error, self._buffers)
+        except BaseException:
+            environment._leave(self)
+            raise
+        self._txn = txn
+        return cast("ReadTransaction", txn)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._txn.abort()
+        finally:
+            self._environment._leave(self)
+        if isinstance(error, lmdb.Error):
+            raise map_error(error, self._environment._where) from error
+
+
+class Environment:
+    """An open store's files, locks and map. Made by ``open``.
+
+    Reads may come from any thread. Write transactions come from one thread at a time, and each is
+    ended by the thread that began it.
+
+    Attributes:
+        path: The store's folder, absolute, without symbolic links.
+        marker: What ``turnlog.json`` holds.
+        read_only: Whether writing is refused.
+        db: The named databases; the mapping stays, its values change with ``reopen``.
+        map_bytes: Size of the memory map.
+        page_bytes: Size of a page.
+        warnings: What is not as it should be, for people.
+        is_replaced: Whether the files under the path are others by now; only closing is left.
+        stop: Set it to end every wait for a lock; what needs no wait still works.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        tables: tuple[str, ...],
+        decode_commit_record: Callable[[bytes], CommitRecordLike],
+        read_only: bool,
+        marker: dict[str, Any],
+        lock_deadline_ms: int,
+        files: Files,
+        clock: Clock,
+    ) -> None:
+        self.path = path
+        self.marker = marker
+        self.read_only = read_only
+        self.db: dict[str, Database] = {}
+        self.map_bytes = 0
+        self.page_bytes = 0
+        self.warnings: list[str] = []
+        self.is_replaced = False
+        self.stop = threading.Event()
+        self._where = str(path)
+        self._tables = tables
+        self._decode = decode_commit_record
+        self._lock_deadline_ms = lock_deadline_ms
+        self._files = files
+        self._clock = clock
+        self._pid = os.getpid()
+        self._state = _CLOSED
+        self._in_flight: dict[_Read, int] = {}
+        self._idle = threading.Condition()
+        self._changing = threading.RLock()
+        self._writing = False
+        self._file_bytes = 0  # the data file is at least so long
+        self._folder = -1
+        self._data = -1
+        self._map_asked = 0
+        self._use_lock: UseLock
+        self._writer_lock: WriterLock | None = None
+        self._watch: FileWatch | None = None
+        self._lmdb: lmdb.Environment
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tables: tuple[str, ...],
+        decode_commit_record: Callable[[bytes], CommitRecordLike],
+        read_only: bool = False,
+        map_bytes: int = MAP_BYTES,
+        allow_network: bool = False,
+        verify: bool = False,
+        lock_deadline_ms: int = LOCK_DEADLINE_MS,
+        files: Files = FILES,
+        clock: Clock = CLOCK,
+    ) -> Environment:
+        """Open a store; once per process, since LMDB refuses a second time.
+
+        Args:
+            path: The store's folder.
+            tables: Names of its named databases.
+            decode_commit_record: Decodes the commit record, or raises CorruptionError.
+            read_only: Refuse to write; works on a read-only file system too.
+            map_bytes: Address space for the map, which bounds the data file; halved, with a
+                warning, where there is less.
+            allow_network: Only warn about a network file system.
+            verify: Walk every page first.
+            lock_deadline_ms: How long to wait for a vacuum or a writer; reading alone waits for
+                no writer.
+            files: Calls to the file system.
+            clock: Time and waiting.
+
+        Raises:
+            NotAStoreError, FormatVersionError, CorruptionError: What is there cannot be opened.
+            ReadOnlyError: It can be opened with ``read_only=True`` only.
+            BusyError, StoreUnavailableError: The environment refused; nothing stays open.
+        """
+        target = files.real_path(path)
+        marker = read_marker(target, files)
+        environment = cls(
+            target,
+            tables=tables,
+            decode_commit_record=decode_commit_record,
+            read_only=read_only,
+            marker=marker,
+            lock_deadline_ms=lock_deadline_ms,
+            files=files,
+            clock=clock,
+        )
+        environment.warnings += refuse_network(target, files, allow=allow_network)
+        if lmdb.version(subpatch=True, lib_version=LMDB_VERSION)[3] != 1:
+            environment.warnings.append("this build of lmdb lacks the checks of a damaged file")
+        raw.read_metas(target / DATA_FILE)  # before a lock file is written into a foreign store
+        try:
+            environment._open(map_bytes, verify)
+        except OSError as error:
+            raise map_os_error(
+                error.errno or 0, f"{target} cannot be opened: {error.strerror or error}"
+            ) from error
+        if not read_only:
+            sweep_leftovers(target, files, clock)
+        return environment
+
+    def _open(self, map_bytes: int, verify: bool) -> None:
+        files = self._files
+        me = process_identity()
+        with ExitStack() as undo:
+            self._folder = files.open_folder(self.path)
+            undo.callback(files.close, self._folder)
+            if not self.read_only:
+                self._force_modes()
+            self._use_lock = self._go_in(me)
+            undo.callback(self._use_lock.leave)
+            if self._use_lock.writable:
+                self._writer_lock = WriterLock(
+                    self._folder, files=files, clock=self._clock, identity=me
+                )
+                undo.callback(self._writer_lock.close)
+            self._data = files.open_file(
+                DATA_FILE, os.O_RDONLY if self.read_only else os.O_RDWR, folder=self._folder
+            )
+            undo.callback(files.close, self._data)
+            self._map_asked = map_bytes
+            self._open_lmdb(verify=verify)
+            undo.callback(lambda: self._lmdb.close())
+            if self._writer_lock is not None:
+                self._watch = FileWatch(self._folder, (DATA_FILE, LOCK_FILE))
+            undo.pop_all()
+        self._state = _OPEN
+        _LIVE.add(self)
+
+    def _force_modes(self) -> None:
+        """Nobody but the owner reads conversations, whatever a copy or a umask made of them."""
+        files = self._files
+        if not files.owned(self.path):
+            return
+        files.set_mode(self.path, 0o700)
+        for name in (DATA_FILE, LOCK_FILE, MARKER_FILE, *LOCK_FILES):
+            try:
+                files.set_mode(self.path / name, 0o600)
+            except FileNotFoundError:
+                pass  # lock files are made again
+
+    def _go_in(self, me: ProcessIdentity) -> UseLock:
+        """Take the use lock; where it cannot be written, reading without locks is left."""
+        options: dict[str, Any] = {
+            "deadline_ms": self._lock_deadline_ms,
+            "files": self._files,
+            "clock": self._clock,
+            "identity": me,
+        }
+        try:
+            return UseLock.enter(self._folder, writable=True, **options)
+        except OSError as error:
+            if error.errno not in NOT_WRITABLE_CODES:
+                raise
+            if not self.read_only:
+                raise ReadOnlyError(
+                    f"{self.path} cannot be written: {error.strerror}",
+                    hint="Open it with read_only=True, or make the file system and the store "
+                    "writable for this user.",
+                ) from error
+            return UseLock.enter(self._folder, writable=False, **options)
+
+    def _held(self) -> AbstractContextManager[None]:
+        """The writer lock, where this process has one."""
+        lock = self._writer_lock
+        return nullcontext() if lock is None else lock.held(self._lock_deadline_ms, self.stop)
+
+    def _open_lmdb(self, *, verify: bool, held: bool = False) -> None:
+        """Examine the file, map it, and see that the map shows what was examined.
+
+        Args:
+            verify: Walk every page.
+            held: The caller holds the writer lock.
+        """
+        lock = self._writer_lock
+        hold = nullcontext if held else self._held
+        examination = raw.examine(self.path / DATA_FILE, self._decode, verify=verify, hold=hold)
+        self.page_bytes = examination.meta.page_bytes
+        with mapped_errors(self._where):
+            self._lmdb = open_with_smaller_maps(
+                self._map_asked,
+                lambda size: lmdb.open(
+                    self._where,
+                    map_size=size,
+                    mode=0o600,
+                    create=False,
+                    readonly=self.read_only,
+                    lock=lock is not None,
+                    max_readers=READERS_MAX,
+                    max_dbs=TABLES_MAX,
+                ),
+            )
+        try:
+            with mapped_errors(self._where):
+                if lock is not None:
+                    self._lmdb.reader_check()
+                self._note_map()
+                self._open_tables(hold)
+                with self._lmdb.begin() as txn:
+                    self._compare(txn)
+        except BaseException:
+            self._lmdb.close()
+            raise
+
+    def _note_map(self) -> None:
+        self.map_bytes = self._lmdb.info()["map_size"]
+        if self.map_bytes >= self._map_asked:
+            return
+        warning = (
+            f"the address space has room for a map of {self.map_bytes // MIB:,} MiB only; "
+            "the store cannot grow beyond it in this process"
+        )
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def _open_tables(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
+        """Open the named databases.
+
+        Only a committed write transaction keeps handles in an environment that may write, so this
+        waits for a writer; nothing is written. A read-only environment needs no such thing.
+        """
+        if self.read_only:
+            self._open_tables_in(None)
+            return
+        with hold(), self._lmdb.begin(write=True) as txn:
+            self._open_tables_in(txn)
+
+    def _open_tables_in(self, txn: WriteTransaction | None) -> None:
+        for name in self._tables:
+            try:
+                self.db[name] = self._lmdb.open_db(name.encode(), txn=txn, create=False)
+            except lmdb.NotFoundError as error:
+                raise CorruptionError(f"table {name!r} is missing", where=self._where) from error
+
+    def _compare(self, txn: ReadTransaction) -> None:
+        """LMDB must stand at the transaction that wrote the commit record it shows."""
+        table = self.db[COMMIT_TABLE.decode()]
+        value = txn.get(COMMIT_KEY, db=table)
+        if value is None:
+            raise CorruptionError("the commit record is missing", where=self._where)
+        record = self._decode(bytes(value))
+        if record.transaction != txn.id():
+            raise CorruptionError(
+                f"LMDB stands at transaction {txn.id()}, the commit record names "
+                f"{record.transaction}: a commit was rolled back, or pages are stale",
+                where=self._where,
+            )
+
+    # Reading
+
+    def read(self, *, buffers: bool = False) -> _Read:
+        """A context manager that yields a read transaction, a snapshot of the newest commit.
+
+        Keep it short: while it lives, the pages it sees are not used again, and ``reopen`` waits.
+        LMDB's errors leave it as ours.
+
+        Args:
+            buffers: Give values as memoryviews, which must not outlive the transaction.
+
+        Raises:
+            BusyError: All reader slots are taken, by living processes.
+            StoreClosedError, ForkedStoreError, StoreUnavailableError: The store cannot be read.
+        """
+        return _Read(self, buffers)
+
+    def _leave(self, read: _Read) -> None:
+        self._in_flight.pop(read, None)
+        if self._state is not _OPEN:
+            with self._idle:
+                self._idle.notify_all()
+
+    def _wait_until_open(self, read: _Read) -> None:
+        """Stand back while reads are paused; raise when they will not go on."""
+        while True:
+            if self._state is _PAUSED:
+                self._in_flight.pop(read, None)
+                with self._idle:
+                    self._idle.notify_all()
+                    self._idle.wait_for(lambda: self._state is not _PAUSED)
+                self._in_flight[read] = threading.get_ident()
+                continue
+            self._refuse_unusable()
+            return
+
+    def _refuse_unusable(self) -> None:
+        if self._state is _FORKED or os.getpid() != self._pid:
+            raise ForkedStoreError("this store was opened before a fork, in the parent process")
+        if self._state is _CLOSED:
+            raise StoreClosedError("the store is closed")
+        if self._state is _BROKEN:
+            raise StoreUnavailableError(
+                f"{self.path} could not be opened again after a failed commit",
+                hint="Close the store, see why, and open it again.",
+            )
+
+    def _begin_read_again(
+        self, read: _Read, error: lmdb.Error, buffers: bool
+    ) -> lmdb.Transaction[Any]:
+        """A read transaction could not begin: mend what can be mended and try once more."""
+        if isinstance(error, lmdb.ReadersFullError):
+            with mapped_errors(self._where):
+                self._lmdb.reader_check()
+        elif isinstance(error, lmdb.MapResizedError):
+            self._in_flight.pop(read, None)
+            with nullcontext() if self.read_only else self._held():
+                self._adopt_map()
+            self._in_flight[read] = threading.get_ident()
+            self._wait_until_open(read)
+        else:
+            raise map_error(error, self._where) from error
+        with mapped_errors(self._where):
+            return self._lmdb.begin(buffers=buffers)  # type: ignore[call-overload, no-any-return]
+
+    def _adopt_map(self) -> None:
+        """Another process let the file grow beyond our map: map as much as the file needs.
+
+        The reads in flight must end first. Whoever may write holds the writer lock, since no write
+        transaction may be open either.
+        """
+        with self._paused(self._lock_deadline_ms):
+            in_use = raw.read_metas(self.path / DATA_FILE)[0].bytes_in_use
+            if in_use <= self.map_bytes:
+                return  # another thread did it meanwhile
+            size = self.map_bytes
+            while size < 2 * in_use:  # room for what comes next
+                size *= 2
+            with mapped_errors(self._where):
+                try:
+                    self._lmdb.set_mapsize(size)
+                except lmdb.MemoryError:
+                    # That leaves no map at all; begin again with what there is room for.
+                    self._map_asked = size
+                    self._open_again(held=True)
+            self.map_bytes = self._lmdb.info()["map_size"]
+
+    @contextmanager
+    def _paused(self, deadline_ms: int) -> Iterator[None]:
+        """No read transaction of this process is open in the body of the ``with``.
+
+        Raises:
+            BusyError: Reads did not end in time; they go on.
+        """
+        with self._changing:
+            before, self._state = self._state, _PAUSED
+            try:
+                with self._idle:
+                    if threading.get_ident() in self._in_flight.values():
+                        raise BusyError(
+                            "a read of this thread is still open",
+                            hint="End the iterators and transactions that are still open.",
+                        )
+                    if not self._idle.wait_for(lambda: not self._in_flight, deadline_ms / 1_000):
+                        raise BusyError(
+                            f"reads of this process did not end within {deadline_ms} ms",
+                            hint="End the iterators and transactions that are still open.",
+                        )
+                yield
+                if self._state is _PAUSED:
+                    self._state = before
+            except BaseException:
+                if self._state is _PAUSED:
+                    self._state = before
+                raise
+            finally:
+                with self._idle:
+                    self._idle.notify_all()
+
+    # Writing
+
+    def begin_write(self, deadline_ms: int | None = None) -> WriteTransaction:
+        """Take the writer lock and begin a write transaction.
+
+        End it with ``commit`` or ``abort``, in this thread.
+
+        Args:
+            deadline_ms: How long to wait for another process; as given to ``open`` when None.
+
+        Raises:
+            BusyError: Another process writes; names it.
+            StoreUnavailableError: The store's files were replaced or removed; close it.
+            ReadOnlyError, StoreClosedError, ForkedStoreError: Not here.
+        """
+        if self._state is not _OPEN or os.getpid() != self._pid:
+            self._refuse_unusable()
+        lock, watch = self._writer_lock, self._watch
+        if self.read_only or lock is None or watch is None:
+            raise ReadOnlyError(f"{self.path} was opened read-only")
+        lock.acquire(self._lock_deadline_ms if deadline_ms is None else deadline_ms, self.stop)
+        try:
+            self._refuse_unusable()
+            self._refuse_replaced(watch)
+            self._file_bytes = max(self._file_bytes, watch.size)
+            with self._changing:  # a reader may be adopting a larger map
+                try:
+                    txn = self._lmdb.begin(write=True)
+                except lmdb.MapResizedError:
+                    self._adopt_map()
+                    txn = self._lmdb.begin(write=True)
+        except lmdb.Error as error:
+            lock.release()
+            raise map_error(error, self._where) from error
+        except BaseException:
+            lock.release()
+            raise
+        self._writing = True
+        return txn
+
+    def _refuse_replaced(self, watch: FileWatch) -> None:
+        changed = watch.try_changed()
+        if changed is not None:
+            self.is_replaced = True
+            raise StoreUnavailableError(
+                f"{self.path / changed} was removed or replaced while the store was open",
+                hint="Close the store and open it again; nothing can be written through this one.",
+            )
+
+    def commit(self, txn: WriteTransaction) -> None:
+        """Make a write transaction durable and give the writer lock back, in every case.
+
+        Raises:
+            CommitFailedError: LMDB refused; the store must be opened again (``reopen``).
+        """
+        assert self._writing and self._writer_lock is not None
+        try:
+            try:
+                txn.commit()
+            except lmdb.Error as error:
+                raise self._failure(error) from error
+            self._extend()
+        finally:
+            self._writing = False
+            self._writer_lock.release()
+
+    def abort(self, txn: WriteTransaction) -> None:
+        """Drop a write transaction and give the writer lock back; nothing after ``commit``."""
+        try:
+            txn.abort()
+        finally:
+            if self._writing and self._writer_lock is not None:
+                self._writing = False
+                self._writer_lock.release()
+
+    def _extend(self) -> None:
+        """Let the file end where its pages in use do, so that a short file always means damage."""
+        in_use = (self._lmdb.info()["last_pgno"] + 1) * self.page_bytes
+        if in_use <= self._file_bytes:
+            return
+        try:
+            size = self._files.size(self._data)
+            if size < in_use:
+                step = max(EXTEND_BYTES_MIN, in_use // EXTEND_SHARE)
+                size = -(-(in_use + step) // EXTEND_BYTES_MIN) * EXTEND_BYTES_MIN
+                self._files.truncate(self._data, size)
+            self._file_bytes = size
+        except OSError:
+            # The commit is durable all the same; the next open walks a file that is short.
+            pass
+
+    def _failure(self, error: lmdb.Error) -> CommitFailedError:
+        """Find out why a commit failed: a full disk often shows as a mere I/O error."""
+        mapped = map_error(error, self._where)
+        if isinstance(error, lmdb.MapFullError):
+            return CommitFailedError(error, mapped, full=True)
+        if isinstance(mapped, StorageFullError):
+            return CommitFailedError(error, mapped, full=True)
+        if error.code != errno.EIO:
+            return CommitFailedError(error, mapped, full=False)
+        full = why_full(self.path, self._file_bytes, self._files)
+        if full is not None:
+            return CommitFailedError(
+                error, map_os_error(full, f"{self._where}: {error}"), full=True
+            )
+        suspect = SuspectStoreError(f"{self._where}: a commit failed: {error}")
+        return CommitFailedError(error, suspect, full=False)
+
+    # The whole
+
+    def reopen(self, deadline_ms: int = CLOSE_DEADLINE_MS) -> None:
+        """Close LMDB, examine the file and open it again, after a commit failed.
+
+        Waits for the reads in flight; new ones wait meanwhile. When it raises, the store stays
+        unusable but for another ``reopen`` or ``close``.
+
+        Raises:
+            BusyError: Reads did not end, or another process wrote, for too long; nothing changed.
+            TurnlogError: The file cannot be opened, as from ``open``.
+        """
+        assert not self._writing, "end the write transaction first"
+        if self._state is not _BROKEN:
+            self._refuse_unusable()
+        # The writer lock first, as in begin_write: two threads never wait for each other.
+        with nullcontext() if self.read_only else self._held(), self._paused(deadline_ms):
+            if self._watch is not None:
+                self._refuse_replaced(self._watch)
+            self._open_again(held=not self.read_only)
+            self._state = _OPEN
+
+    def _open_again(self, *, held: bool) -> None:
+        """Close and open LMDB while reads are paused; the store is broken when that fails."""
+        try:
+            self._lmdb.close()
+            self._open_lmdb(verify=False, held=held)
+        except BaseException as error:
+            self._state = _BROKEN
+            if isinstance(error, OSError):
+                raise map_os_error(
+                    error.errno or 0, f"{self.path} cannot be opened: {error.strerror or error}"
+                ) from error
+            raise
+
+    def close(self, deadline_ms: int = CLOSE_DEADLINE_MS) -> None:
+        """Close LMDB and all files, and give back all locks. Twice is fine.
+
+        In a forked child this only forgets them.
+
+        Raises:
+            BusyError: Reads did not end in time; the store stays open.
+        """
+        if self._state is _FORKED or os.getpid() != self._pid:
+            return
+        if self._state is _CLOSED:
+            return
+        with self._paused(deadline_ms):
+            self._state = _CLOSED
+            _LIVE.discard(self)
+            self.stop.set()
+            self._lmdb.close()
+            if self._writer_lock is not None:
+                self._writer_lock.close()
+            self._use_lock.leave()
+            for descriptor in (self._data, self._folder):
+                self._files.close(descriptor)
+
+    def __enter__(self) -> Environment:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _forked(self) -> None:
+        """In a child: close our descriptors, unlock nothing, and refuse from now on."""
+        if self._state in (_CLOSED, _FORKED):
+            return
+        self._state = _FORKED
+        # Threads that the child does not have may hold the ones it inherited.
+        self._idle = threading.Condition()
+        self._changing = threading.RLock()
+        self._in_flight = {}
+        if self._writer_lock is not None:
+            self._writer_lock.close()
+        self._use_lock.close()
+        for descriptor in (self._data, self._folder):
+            self._files.close(descriptor)
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child that inherited this from its parent by a fork."""
+        return self._state is _FORKED
+
+    def members(self) -> list[ProcessIdentity]:
+        """The other processes that have the store open."""
+        return self._use_lock.members()
+
+    @contextmanager
+    def alone(self, deadline_ms: int) -> Iterator[None]:
+        """No other process has the store open in the body of the ``with``.
+
+        Raises:
+            BusyError: Others are in; names them.
+        """
+        if self.read_only or self._writer_lock is None:
+            raise ReadOnlyError(f"{self.path} was opened read-only")
+        self._refuse_unusable()
+        self._use_lock.exclusive(deadline_ms, self.stop)
+        try:
+            yield
+        finally:
+            self._use_lock.shared()
+
+    def reader_check(self) -> int:
+        """Free the reader slots of processes that died; how many."""
+        if self._writer_lock is None:
+            return 0
+        self._refuse_unusable()
+        with mapped_errors(self._where):
+            return self._lmdb.reader_check()
+
+    def file_bytes(self) -> int:
+        """Size of the data file; inside a write transaction, its size when that began."""
+        if self._writing and self._watch is not None:
+            return self._watch.size
+        self._refuse_unusable()
+        return self._files.size(self._data)
+
+    def last_page(self) -> int:
+        """Number of the last page in use, from 0."""
+        self._refuse_unusable()
+        with mapped_errors(self._where):
+            return self._lmdb.info()["last_pgno"]
+
+    def mapped_bytes(self) -> int:
+        """Where the last page in use ends; an upper bound of ``used_bytes`` that costs nothing."""
+        return (self.last_page() + 1) * self.page_bytes
+
+    def used_bytes(self, txn: lmdb.Transaction[Any]) -> int:
+        """Bytes of the pages that the tables use; what the file has more is free or LMDB's own."""
+        pages = 0
+        with mapped_errors(self._where):
+            for table in self.db.values():
+                found = txn.stat(table)
+                pages += found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return pages * self.page_bytes

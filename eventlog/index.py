@@ -1,0 +1,446 @@
+"""The loose index: what memory knows of the hot log. A hint; the store decides.
+
+For each session in memory: the row as of its last roll-up, its loose events (not yet sealed), and
+what the next append needs: next sequence, head, message count. It is built from the hot log alone,
+follows other processes' commits, and can be dropped at any time.
+
+Invariants:
+    1. It holds committed events only. The writer's batch works on the ``draft_*`` fields, which
+       are merged after the commit or reset.
+    2. ``Loose`` is replaced when events are sealed and only ever appended to otherwise, so a reader
+       that holds one sees a prefix that never changes.
+    3. ``lock`` is held for every change; readers take references without it.
+    4. A session's loose events have consecutive sequences from ``Loose.base`` on.
+    5. Record bytes kept here stay under their bound; dropped ones are read from the log again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from struct import Struct
+from typing import Any, Final
+
+from eventlog.body import decode_body
+from eventlog.errors import CorruptionError
+from eventlog.keys import U64
+from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX
+from eventlog.record import (
+    CHECKSUM_BYTES,
+    CONTROL,
+    FLAGS_BYTE,
+    HEADER_BYTES,
+    KIND_BYTE,
+    MESSAGE,
+    Extension,
+    Flag,
+    Origin,
+    recorded_of,
+    verify_record,
+)
+from eventlog.rows import NO_SEQUENCE, CommitRecord, KeyedResult, SessionRow
+
+_PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
+_MARKED: Final = Flag.KEYED | Flag.NAMED
+
+Name = tuple[str, str]
+
+
+class Loose:
+    """The loose events of one session from sequence ``base`` on; append only (invariant 2).
+
+    A record is None when its bytes are to be read from the log at the same index's position.
+    """
+
+    __slots__ = ("base", "positions", "records")
+
+    def __init__(
+        self, base: int, positions: list[int], records: list[bytes | None]
+    ) -> None:
+        self.base = base
+        self.positions = positions
+        self.records = records
+
+
+class SessionState:
+    """One session in memory; ``draft_*`` belong to the writer's open batch."""
+
+    __slots__ = (
+        "draft_head",
+        "draft_messages",
+        "draft_next",
+        "head",
+        "is_due",
+        "keys",
+        "last_position",
+        "last_recorded_us",
+        "loose",
+        "messages",
+        "next",
+        "number",
+        "origin",
+        "row",
+        "row_epoch",
+    )
+
+    def __init__(self, number: int, row: SessionRow, epoch: int) -> None:
+        self.number = number
+        self.origin = Origin(number, row.tenant, row.name)
+        self.row = row
+        self.row_epoch = epoch
+        self.loose = Loose(row.sealed, [], [])
+        self.next = self.draft_next = row.sealed
+        self.head = self.draft_head = row.head
+        self.messages = self.draft_messages = row.messages
+        self.last_position = row.last_position
+        self.last_recorded_us = row.last_recorded_us
+        self.keys: dict[bytes, KeyedResult] | None = None
+        self.is_due = False
+
+    @property
+    def name(self) -> Name:
+        """Tenant and session name."""
+        return (self.row.tenant, self.row.name)
+
+    def reset(self) -> None:
+        """Forget the open batch."""
+        self.draft_next = self.next
+        self.draft_head = self.head
+        self.draft_messages = self.messages
+
+
+class LooseIndex:
+    """See the module. ``load_row(number)`` reads a session's row in the caller's transaction."""
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int = LOOSE_BYTES_MAX,
+        names_max: int = NAMES_MAX,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.bytes_max = bytes_max
+        self.names_max = names_max
+        self.epoch = 0
+        self.frequency = 25
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.position = 0
+        self.floor = 1
+        self.generation = 0
+        self.committing = -1
+        self.transaction = 0
+        self.states: OrderedDict[int, SessionState] = OrderedDict()
+        self.names: dict[Name, SessionState] = {}
+        self.hot: list[SessionState] = []  # by position, from the floor on
+        self.hot_sequences: list[int] = []
+        self.hot_bytes = 0
+        self.hot_sizes: list[int] = []
+        self.scan = 1  # all positions before it are sealed
+        self.kept_bytes = 0
+        self.kept_from = 1  # positions before it have no bytes in memory
+        self.due: deque[SessionState] = deque()
+        self.ids: dict[bytes, tuple[int, int]] = {}
+        self.ids_by_position: deque[tuple[int, bytes, int, int]] = deque()
+        self.stale_activity: deque[tuple[int, int]] = deque()
+        self.damaged: dict[int, str] = {}
+
+    # Following the log
+
+    def is_current(self, record: CommitRecord) -> bool:
+        """True when nothing was committed that this index does not know or is about to merge."""
+        return record.generation == self.generation and record.last_position <= max(
+            self.position, self.committing
+        )
+
+    def catch_up(
+        self,
+        record: CommitRecord,
+        read_hot: Callable[[int], Iterable[tuple[bytes, bytes]]],
+        load_row: Callable[[int], SessionRow],
+        id_hash: Callable[[int, str], bytes],
+        pause: Callable[[], None],
+    ) -> None:
+        """Apply what others committed, as seen by one transaction.
+
+        Args:
+            record: The transaction's commit record.
+            read_hot: Hot log from a position on: keys and values in order.
+            load_row: A session's row, by number.
+            id_hash: Keyed hash of a caller's id, by tenant number.
+            pause: Lets the GIL go when the slice is used up.
+        """
+        with self.lock:
+            if record.transaction <= self.transaction:
+                return
+            if record.generation != self.generation or self.position < record.floor - 1:
+                self.clear()
+                self.generation = record.generation
+                self.position = record.floor - 1
+                self.floor = self.scan = self.kept_from = record.floor
+            self.epoch += 1
+            self.transaction = record.transaction
+            if record.last_position > self.position:
+                for key, value in read_hot(self.position + 1):
+                    position = U64.unpack(key)[0]
+                    if position != self.position + 1:
+                        raise CorruptionError("position is missing", where=f"log {position - 1}")
+                    self._apply(position, key, value, load_row, id_hash)
+                    pause()
+                if self.position < record.last_position:
+                    raise CorruptionError(
+                        "newest positions are missing", where=f"log {self.position + 1}"
+                    )
+            self.drop_before(record.floor)
+            self.forget()
+
+    def _apply(
+        self,
+        position: int,
+        key: bytes,
+        value: bytes,
+        load_row: Callable[[int], SessionRow],
+        id_hash: Callable[[int, str], bytes],
+    ) -> None:
+        try:
+            verify_record(key, value)
+        except CorruptionError as error:
+            self._apply_damaged(position, value, str(error), load_row)
+            return
+        number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
+        state = self.states.get(number)
+        if state is None:
+            state = self.adopt(number, load_row(number))
+        loose = state.loose
+        following = loose.base + len(loose.positions)
+        if sequence < loose.base:
+            self._note_hot(state, sequence, len(value), 0)
+            self._note_marks(state, position, sequence, value, id_hash, keys=False)
+        else:
+            while following < sequence:  # damaged records in between
+                loose.records.append(None)
+                loose.positions.append(0)
+                following += 1
+            self.append(state, sequence, position, value)
+            self._note_marks(state, position, sequence, value, id_hash, keys=True)
+        state.draft_next, state.draft_head, state.draft_messages = (
+            state.next,
+            state.head,
+            state.messages,
+        )
+        self.position = position
+
+    def _apply_damaged(
+        self, position: int, value: bytes, reason: str, load_row: Callable[[int], SessionRow]
+    ) -> None:
+        """Keep the place of a record that cannot be trusted, if its header still makes sense."""
+        self.damaged[position] = reason
+        state: SessionState | None = None
+        sequence = 0
+        if len(value) >= HEADER_BYTES:
+            number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
+            state = self.states.get(number)
+            if state is None:
+                try:
+                    state = self.adopt(number, load_row(number))
+                except CorruptionError:
+                    state = None
+            if state is not None and state.next == sequence >= state.loose.base:
+                state.loose.records.append(None)
+                state.loose.positions.append(position)
+                state.next = state.draft_next = sequence + 1
+                self._note_hot(state, sequence, len(value), 0)
+                self.position = position
+                return
+        self._note_hot(LOST, 0, len(value), 0)
+        self.position = position
+
+    def adopt(self, number: int, row: SessionRow) -> SessionState:
+        """Put a session into memory."""
+        state = SessionState(number, row, self.epoch)
+        self.states[number] = state
+        self.names[state.name] = state
+        return state
+
+    def append(self, state: SessionState, sequence: int, position: int, value: bytes) -> None:
+        """Apply one committed event that is loose."""
+        loose = state.loose
+        loose.records.append(value)
+        loose.positions.append(position)
+        kind = value[KIND_BYTE]
+        if kind < CONTROL:
+            state.head = sequence
+            if kind == MESSAGE:
+                state.messages += 1
+        state.next = sequence + 1
+        state.last_position = position
+        state.last_recorded_us = recorded_of(value)
+        self._note_hot(state, sequence, len(value), len(value))
+        self.mark_due(state)
+
+    def mark_due(self, state: SessionState) -> None:
+        """Queue a session for its roll-up once it has enough loose events."""
+        if not state.is_due and len(state.loose.positions) >= self.frequency:
+            state.is_due = True
+            self.due.append(state)
+
+    def _note_hot(self, state: SessionState, sequence: int, size: int, kept: int) -> None:
+        self.hot.append(state)
+        self.hot_sequences.append(sequence)
+        self.hot_sizes.append(size)
+        self.hot_bytes += size
+        self.kept_bytes += kept
+
+    def _note_marks(
+        self,
+        state: SessionState,
+        position: int,
+        sequence: int,
+        value: bytes,
+        id_hash: Callable[[int, str], bytes],
+        *,
+        keys: bool,
+    ) -> None:
+        flags = value[FLAGS_BYTE] | value[FLAGS_BYTE + 1] << 8
+        if not flags & _MARKED:
+            return
+        marks = extension_of(value)
+        if flags & Flag.NAMED:
+            hashed = id_hash(state.row.tenant_number, marks[Extension.ID])
+            self.add_id(position, hashed, state.number, sequence)
+        if flags & Flag.KEYED and keys:
+            count = marks[Extension.KEY_COUNT]
+            self.add_key(
+                state,
+                marks[Extension.KEY_DIGEST],
+                KeyedResult(
+                    marks[Extension.CONTENT_DIGEST],
+                    sequence,
+                    sequence + count - 1,
+                    position + count - 1,
+                ),
+            )
+
+    def add_id(self, position: int, hashed: bytes, number: int, sequence: int) -> None:
+        """Remember a caller's id while its event is hot."""
+        self.ids[hashed] = (number, sequence)
+        self.ids_by_position.append((position, hashed, number, sequence))
+
+    def add_key(self, state: SessionState, digest: bytes, result: KeyedResult) -> None:
+        """Remember an idempotency key while its event is loose."""
+        if state.keys is None:
+            state.keys = {}
+        state.keys[digest] = result
+
+    # Making room
+
+    def seal(self, state: SessionState, row: SessionRow) -> None:
+        """Take a roll-up over: events below ``row.sealed`` are in segments now."""
+        loose = state.loose
+        count = row.sealed - loose.base
+        state.row = row
+        state.row_epoch = self.epoch
+        if count > 0:
+            self._release(loose.records[:count])
+            state.loose = Loose(row.sealed, loose.positions[count:], loose.records[count:])
+        if row.sealed > state.next:
+            state.next = state.draft_next = row.sealed
+        if state.keys:
+            state.keys = {
+                digest: result
+                for digest, result in state.keys.items()
+                if result.first >= row.sealed
+            }
+
+    def advance_scan(self) -> None:
+        """Move ``scan`` to the oldest hot event that is not sealed."""
+        hot, sequences = self.hot, self.hot_sequences
+        index = self.scan - self.floor
+        stop = len(hot)
+        while index < stop and sequences[index] < hot[index].loose.base:
+            index += 1
+        self.scan = self.floor + index
+
+    def oldest_loose(self, count: int, taken: set[SessionState]) -> list[SessionState]:
+        """At most ``count`` sessions, those with the oldest loose events first."""
+        found: list[SessionState] = []
+        hot, sequences = self.hot, self.hot_sequences
+        for index in range(self.scan - self.floor, len(hot)):
+            if len(found) >= count:
+                break
+            state = hot[index]
+            if state not in taken and sequences[index] >= state.loose.base and state is not LOST:
+                taken.add(state)
+                found.append(state)
+        return found
+
+    def drop_before(self, floor: int) -> None:
+        """Forget hot positions below a new floor: they are sealed, here or elsewhere."""
+        count = floor - self.floor
+        if count <= 0:
+            return
+        for index in range(min(count, len(self.hot))):
+            state = self.hot[index]
+            loose = state.loose
+            sealed = self.hot_sequences[index] + 1
+            if sealed > loose.base and state is not LOST:  # sealed by another process
+                cut = sealed - loose.base
+                self._release(loose.records[:cut])
+                state.loose = Loose(sealed, loose.positions[cut:], loose.records[cut:])
+        self.hot_bytes -= sum(self.hot_sizes[:count])
+        del self.hot[:count]
+        del self.hot_sequences[:count]
+        del self.hot_sizes[:count]
+        self.floor = floor
+        self.scan = max(self.scan, floor)
+        self.kept_from = max(self.kept_from, floor)
+        ids = self.ids_by_position
+        while ids and ids[0][0] < floor:
+            self.ids.pop(ids.popleft()[1], None)
+
+    def _release(self, records: list[bytes | None]) -> None:
+        self.kept_bytes -= sum([len(record) for record in records if record is not None])
+
+    def forget(self) -> None:
+        """Keep memory inside its bounds (invariant 5): oldest bytes and idle sessions go."""
+        while self.kept_bytes > self.bytes_max and self.kept_from <= self.position:
+            index = self.kept_from - self.floor
+            state = self.hot[index]
+            place = self.hot_sequences[index] - state.loose.base
+            if 0 <= place < len(state.loose.records):
+                record = state.loose.records[place]
+                if record is not None:
+                    self.kept_bytes -= len(record)
+                    state.loose.records[place] = None
+            self.kept_from += 1
+        if len(self.states) > self.names_max:
+            for number in list(self.states):
+                if len(self.states) <= self.names_max:
+                    break
+                state = self.states[number]
+                if not state.loose.positions and state.draft_next == state.next:
+                    del self.states[number]
+                    self.names.pop(state.name, None)
+                else:
+                    self.states.move_to_end(number)
+
+    def loose_states(self) -> Iterator[SessionState]:
+        """Sessions that have loose events, in no order."""
+        return (state for state in list(self.states.values()) if state.loose.positions)
+
+
+def extension_of(value: bytes) -> dict[int, Any]:
+    """The extension map of a stored record."""
+    length = int.from_bytes(value[HEADER_BYTES - 4 : HEADER_BYTES], "little")
+    marks = decode_body(value[HEADER_BYTES : HEADER_BYTES + length])
+    if type(marks) is not dict:
+        raise CorruptionError("extension is no map", where="log")
+    return marks
+
+
+LOST: Final = SessionState(
+    0, SessionRow(0, 0, 0, 0, 0, NO_SEQUENCE, 0, 0, 0, 0, 0, 0, "", "", None), 0
+)

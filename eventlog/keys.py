@@ -1,0 +1,49 @@
+"""Keys: fixed-width, order-preserving, pure.
+
+Invariants:
+    1. A key is one or two unsigned 64-bit big-endian numbers, or a 16-byte digest, or both.
+    2. Byte order of ordered keys is numeric order; no user string is part of one.
+    3. A name's digest is taken over a length-safe encoding, so no two names can meet by splicing.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+
+from eventlog.errors import InvalidNameError
+from eventlog.limits import NAME_BYTES_MAX
+
+U64 = Struct(">Q")
+PAIR = Struct(">QQ")
+U64_MAX = 2**64 - 1
+
+position_key = U64.pack
+pair_key = PAIR.pack
+
+
+def name_bytes(name: object, what: str) -> bytes:
+    """Check a tenant's, session's or event's name and give its UTF-8 bytes.
+
+    Raises:
+        InvalidNameError: Not a str, empty, over 512 bytes, or holding a lone surrogate.
+    """
+    if type(name) is not str:
+        raise InvalidNameError(f"{what} must be a str, not {type(name).__name__}")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidNameError(f"{what} {name!a} holds a lone surrogate") from error
+    if not 1 <= len(encoded) <= NAME_BYTES_MAX:
+        raise InvalidNameError(
+            f"{what} has {len(encoded)} UTF-8 bytes; allowed are 1 to {NAME_BYTES_MAX}"
+        )
+    return encoded
+
+
+def name_key(tenant: str, session: str) -> bytes:
+    """The 16-byte key of a session's name, or of the tenant itself when ``session`` is empty."""
+    owner = tenant.encode()
+    return blake2b(
+        U64.pack(len(owner)) + owner + session.encode(), digest_size=16, person=b"turnlog-name"
+    ).digest()

@@ -1,0 +1,83 @@
+"""Every bound, with unit and reason; asserts at the end relate them to each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
+
+# Names and bodies
+NAME_BYTES_MAX: Final = 512  # UTF-8 bytes of a tenant, session or id: fits one LMDB value many times
+KIND_BYTES_MAX: Final = 64  # UTF-8 bytes of an application kind
+KEY_BYTES_MAX: Final = 1024  # UTF-8 bytes of an idempotency key; only its digest is stored
+DEPTH_MAX: Final = 64  # nesting of a body; cbor2 cannot decode beyond 400 and crashes beyond 5,000
+BODY_BYTES_MAX: Final = 32 * MIB  # encoded body: one record is one LMDB value and is copied whole
+METADATA_BYTES_MAX: Final = 1 * MIB  # encoded metadata of one event
+INT_MIN: Final = -(2**63)  # CBOR without bignum tags
+INT_MAX: Final = 2**64 - 1
+LARGE_BODY_BYTES: Final = 256 * KIB  # from here on encode and read off the event loop
+
+# Batches and the queue
+BATCH_EVENTS_MAX: Final = 16_384  # events of one atomic batch
+BATCH_BYTES_MAX: Final = 64 * MIB  # encoded bytes of one atomic batch
+QUEUE_APPENDS_MAX: Final = 65_536  # appends waiting for the writer
+QUEUE_BYTES_MAX: Final = 64 * MIB  # encoded bytes waiting for the writer
+
+# Work per commit
+COMMIT_EVENTS_MAX: Final = 4_096  # keeps one commit near 10 ms, so that nobody waits for long
+COMMIT_BYTES_MAX: Final = 4 * MIB
+COMMIT_SHARE: Final = 4  # one session gets at most 1/4 of a commit while others wait
+COMMIT_ROLL_UPS_MAX: Final = 64  # or one for every 16 events of the commit, if that is more
+COMMIT_CUTS_MAX: Final = 2  # hot tables cut
+COMMIT_REMOVALS_MAX: Final = 4  # stale activity rows removed while appends wait
+COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
+SLICE_US: Final = 300  # µs of Python a background thread runs before it lets the GIL go
+
+# Hot log
+BLOCK_POSITIONS: Final = 1_024  # positions of one order block; aligned, so finding one is arithmetic
+HOT_TABLE_POSITIONS: Final = 2 * BLOCK_POSITIONS  # positions of one hot table, cut with one call
+HOT_TABLES: Final = 48  # with the other tables they fit on one page of LMDB's main database
+HOT_EVENTS_TARGET: Final = 16_384  # a rebuild of the loose index reads at most about so many
+HOT_BYTES_TARGET: Final = 64 * MIB
+HOT_PRESSURE: Final = 4  # above 4 x the target the writer seals before it takes more
+SNAPSHOT_FREQUENCY: Final = 25  # loose messages of a session that make it due
+SNAPSHOT_FREQUENCY_MAX: Final = 4_096
+SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
+SEGMENT_BYTES_TARGET: Final = 64 * KIB  # raw bytes after which a roll-up starts another segment
+SEGMENT_BYTES_MAX: Final = 64 * MIB  # raw bytes of a segment, checked before it is decompressed
+
+# Memory of one open store
+LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
+SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
+NAMES_MAX: Final = 65_536  # session names and rows kept
+READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together
+PAGE_EVENTS: Final = 1_024  # events an iterator reads per read transaction
+PAGE_BYTES: Final = 4 * MIB
+
+# The environment
+MAP_BYTES: Final = 1 << 40  # 1 TiB of address space; costs no disk
+MAP_BYTES_MIN: Final = 64 * MIB
+READERS_MAX: Final = 2_048  # LMDB reader slots
+TABLES_MAX: Final = 64  # named databases
+RESERVE_BYTES: Final = 64 * MIB  # below the quota, for deletes and roll-ups only
+RESERVE_SHARE: Final = 20  # or 1/20 of the quota, whichever is larger
+LOCK_DEADLINE_MS: Final = 30_000  # wait for another process's writer lock
+CLOSE_DEADLINE_MS: Final = 30_000
+POLL_MIN_MS: Final = 1  # waiting for other processes' commits
+POLL_MAX_MS: Final = 20
+POOL_THREADS: Final = 2  # threads for awaitable reads and large bodies
+
+assert COMMIT_EVENTS_MAX <= BATCH_EVENTS_MAX <= QUEUE_APPENDS_MAX
+assert COMMIT_BYTES_MAX <= BODY_BYTES_MAX <= BATCH_BYTES_MAX <= QUEUE_BYTES_MAX
+assert COMMIT_EVENTS_MAX % BLOCK_POSITIONS == 0
+assert HOT_EVENTS_TARGET % BLOCK_POSITIONS == 0
+assert SNAPSHOT_FREQUENCY <= SNAPSHOT_FREQUENCY_MAX <= SEGMENT_EVENTS_MAX
+assert COMMIT_EVENTS_MAX <= HOT_EVENTS_TARGET
+assert HOT_TABLE_POSITIONS % BLOCK_POSITIONS == 0
+# The hot log never wraps around onto a table that is still in use: pressure stops appends at
+# HOT_PRESSURE targets, and one batch may follow.
+assert HOT_PRESSURE * HOT_EVENTS_TARGET + BATCH_EVENTS_MAX < (HOT_TABLES - 2) * HOT_TABLE_POSITIONS
+assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
+assert MAP_BYTES_MIN <= MAP_BYTES

@@ -1,0 +1,683 @@
+"""The log of one store in one process: what the engine builds on.
+
+One ``Log`` per store and process, shared by every ``Log.open`` of the same data file: one
+environment, one loose index, one writer thread.
+
+Invariants:
+    1. A read takes the loose view first and its transaction second (``index``), holds the
+       transaction for one page, and returns nothing that depends on it.
+    2. Opening writes nothing and repairs nothing.
+    3. Options that change what is written are stored at creation; another value later is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from eventlog.ack import Ack, wake
+from eventlog.body import decode_body, encode_plain
+from eventlog.creation import create
+from eventlog.environment import Environment, identity
+from eventlog.errors import (
+    CorruptionError,
+    ForkedStoreError,
+    NotAStoreError,
+    OverloadedError,
+    ReadOnlyError,
+    StoreClosedError,
+    TurnlogError,
+    UsageError,
+)
+from eventlog.failpoints import fp
+from eventlog.idruns import IdRuns
+from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.limits import (
+    LOCK_DEADLINE_MS,
+    MAP_BYTES,
+    POLL_MAX_MS,
+    POLL_MIN_MS,
+    SEGMENT_CACHE_BYTES_MAX,
+    SNAPSHOT_FREQUENCY,
+    SNAPSHOT_FREQUENCY_MAX,
+)
+from eventlog.reading import SessionView, read_last, read_page, read_positions
+from eventlog.record import Factory, Origin, R
+from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
+from eventlog.seams import CLOCK, random_bytes
+from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
+from eventlog.writer import Writer
+
+QUOTA_BYTES_MIN: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options that change what is written; stored at creation.
+
+    Attributes:
+        snapshot_frequency: Messages between two roll-ups of a session.
+        max_messages: Messages that a session's view keeps; None keeps all.
+        quota_bytes: Bytes of pages from which appends are refused; None for no quota.
+    """
+
+    snapshot_frequency: int = SNAPSHOT_FREQUENCY
+    max_messages: int | None = None
+    quota_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for values that make no sense."""
+        if not 1 <= self.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX:
+            raise UsageError(f"snapshot_frequency must be 1 to {SNAPSHOT_FREQUENCY_MAX}")
+        if self.max_messages is not None and self.max_messages < 1:
+            raise UsageError("max_messages must be at least 1")
+        if self.quota_bytes is not None and self.quota_bytes < QUOTA_BYTES_MIN:
+            raise UsageError(f"quota_bytes must be at least {QUOTA_BYTES_MIN}")
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """A session as it stands: its row and what is loose."""
+
+    origin: Origin
+    row: SessionRow
+    event_count: int
+    message_count: int
+    head: int
+    last_position: int
+    last_recorded_us: int
+    loose_count: int
+
+
+RefusalListener = Callable[[list[tuple[Ack, TurnlogError]]], None]
+
+_open_logs: dict[tuple[int, int], Log] = {}
+_registry_lock: Final = threading.RLock()
+
+
+class Log:
+    """See the module."""
+
+    def __init__(self, environment: Environment, options: Options, lock_deadline_ms: int) -> None:
+        self.environment = environment
+        self.options = options
+        self.lock_deadline_ms = lock_deadline_ms
+        self.index = LooseIndex()
+        self.index.frequency = options.snapshot_frequency
+        self.cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, threading.Lock())
+        self.writer = Writer(
+            environment,
+            self.index,
+            self.cache,
+            quota_bytes=options.quota_bytes,
+            lock_deadline_ms=lock_deadline_ms,
+        )
+        self.writer.on_commit = self.announce
+        self.writer.on_refused = self._refused
+        self.users = 1
+        self._origins: dict[int, Origin] = {}
+        self._changed = threading.Condition()
+        self._futures: list[asyncio.Future[None]] = []
+        self._refusal_listeners: list[RefusalListener] = []
+        self._closed = False
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        create_new: bool = True,
+        read_only: bool = False,
+        wanted: dict[str, Any] | None = None,
+        verify: bool = False,
+        allow_network: bool = False,
+        lock_deadline_ms: int = LOCK_DEADLINE_MS,
+        map_bytes: int = MAP_BYTES,
+    ) -> Log:
+        """Open a store, create it when there is none, or share the one that is open already.
+
+        Args:
+            path: The store's folder.
+            create_new: Create it when it does not exist.
+            read_only: Refuse writes.
+            wanted: Options that the caller named; others come from the store or the defaults.
+            verify: Walk the file's structure before it is mapped.
+            allow_network: Accept a network file system.
+            lock_deadline_ms: How long a commit waits for another process.
+            map_bytes: Address space of the map.
+        """
+        wanted = wanted or {}
+        Options(**wanted).check()
+        with _registry_lock:
+            shared = cls._shared(path)
+            if shared is None and create_new and not read_only:
+                create(
+                    path,
+                    tables=TABLES,
+                    initialise=lambda txn, db: _initialise(txn, db, Options(**wanted)),
+                    marker={"store_id": random_bytes(16).hex()},
+                    map_bytes=map_bytes,
+                    allow_network=allow_network,
+                )
+                shared = cls._shared(path)
+            if shared is not None:
+                if shared.read_only != read_only or shared.lock_deadline_ms != lock_deadline_ms:
+                    raise UsageError(
+                        "the store is open in this process with other per-open options",
+                        hint="Use the same read_only and lock_deadline_ms, or close it first.",
+                    )
+                shared._check_wanted(wanted)
+                shared.users += 1
+                return shared
+            environment = Environment.open(
+                path,
+                tables=TABLES,
+                decode_commit_record=CommitRecord.decode,
+                read_only=read_only,
+                map_bytes=map_bytes,
+                allow_network=allow_network,
+                verify=verify,
+                lock_deadline_ms=lock_deadline_ms,
+            )
+            try:
+                with environment.read() as transaction:
+                    stored = ReadTables(transaction, environment.db).options()
+                log = cls(environment, Options(**decode_body(stored)), lock_deadline_ms)
+                log._check_wanted(wanted)
+                log.key = identity(path)
+            except BaseException:
+                environment.close()
+                raise
+            if not read_only:
+                log.writer.start()
+            _open_logs[log.key] = log
+            return log
+
+    key: tuple[int, int]
+
+    @classmethod
+    def _shared(cls, path: str | Path) -> Log | None:
+        try:
+            log = _open_logs.get(identity(path))
+        except NotAStoreError:
+            return None
+        if log is not None and log.environment.is_forked:
+            del _open_logs[log.key]
+            return None
+        return log
+
+    def _check_wanted(self, wanted: dict[str, Any]) -> None:
+        stored = asdict(self.options)
+        for name, value in wanted.items():
+            if stored[name] != value:
+                raise UsageError(
+                    f"the store was created with {name}={stored[name]!r}, not {value!r}",
+                    hint="Leave the option out, or change it with `turnlog configure`.",
+                )
+
+    @property
+    def read_only(self) -> bool:
+        """True when writes are refused."""
+        return self.environment.read_only
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the last user closed it."""
+        return self._closed
+
+    def close(self, timeout: float) -> None:
+        """Give up one use; the last one commits what waits and closes the environment."""
+        if self.environment.is_forked:
+            return
+        with _registry_lock:
+            if self._closed:
+                return
+            self.users -= 1
+            if self.users:
+                return
+            self._closed = True
+            if not self.writer.close(timeout):
+                self.environment.stop.set()
+                self.writer.refuse(StoreClosedError("the store was closed before the commit"))
+                self.writer.close(timeout)
+            self.environment.close()
+            _open_logs.pop(self.key, None)
+        self.announce()
+
+    # Appending and waiting
+
+    def submit(self, ack: Ack) -> None:
+        """Queue an append; see ``Writer.submit``."""
+        if self.environment.read_only:
+            raise ReadOnlyError("the store was opened read-only")
+        if self.environment.is_forked:
+            raise ForkedStoreError("this store was opened before a fork, in the parent process")
+        self.writer.submit(ack)
+
+    def submit_waiting(self, ack: Ack, timeout: float) -> None:
+        """Queue an append, waiting in a thread for room.
+
+        Raises:
+            OverloadedError: No room in time.
+        """
+        end_us = CLOCK.monotonic_us() + int(timeout * 1e6)
+        while True:
+            left_s = (end_us - CLOCK.monotonic_us()) / 1e6
+            self.wait_until(self.has_room, max(0.0, left_s))
+            try:
+                self.submit(ack)
+                return
+            except OverloadedError:
+                if left_s <= 0:
+                    raise
+
+    def has_room(self) -> bool:
+        """True when the queue is less than half full, or takes nothing any more."""
+        return self._closed or self.writer.has_room()
+
+    def pending(self) -> list[Ack]:
+        """Every append that is accepted and not settled, oldest first."""
+        return self.writer.pending()
+
+    def flush(self, timeout: float | None) -> None:
+        """Block until every append accepted so far is settled.
+
+        Raises:
+            TimeoutError: Not in time.
+        """
+        end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
+        for ack in self.pending():
+            left_s = None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
+            try:
+                ack.result(left_s)
+            except TurnlogError:
+                continue  # whoever holds the ack hears of it
+
+    def listen_refused(self, listener: RefusalListener) -> Callable[[], None]:
+        """Call ``listener`` with the queued appends that were refused; on the writer's thread.
+
+        Returns:
+            A function that ends it.
+        """
+        self._refusal_listeners.append(listener)
+
+        def forget() -> None:
+            if listener in self._refusal_listeners:
+                self._refusal_listeners.remove(listener)
+
+        return forget
+
+    def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+        for listener in tuple(self._refusal_listeners):
+            listener(refused)
+
+    def next_commit(self) -> asyncio.Future[None]:
+        """A future of the running loop that resolves after the next commit of this process."""
+        future = asyncio.get_running_loop().create_future()
+        with self._changed:
+            self._futures.append(future)
+        return future
+
+    def announce(self) -> None:
+        """Wake everything that waits for a commit, so that it looks again."""
+        with self._changed:
+            self._changed.notify_all()
+            futures, self._futures = self._futures, []
+        if futures:
+            wake(futures)
+
+    def wait_until(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
+        """Block until a predicate holds; it is asked again after each commit of this process."""
+        with self._changed:
+            return self._changed.wait_for(predicate, timeout)
+
+    def wait_past(self, position: int, timeout: float | None) -> bool:
+        """Block until the last position, of any process, is above ``position``.
+
+        Commits of this process wake it at once; those of others are polled for every
+        ``POLL_MIN_MS`` to ``POLL_MAX_MS``.
+        """
+        end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
+        delay_ms = POLL_MIN_MS
+        while self.last_position() <= position:
+            if self._closed:
+                raise StoreClosedError("the store is closed")
+            left_s = delay_ms / 1000
+            if end_us is not None:
+                left_s = min(left_s, (end_us - CLOCK.monotonic_us()) / 1e6)
+                if left_s <= 0:
+                    return False
+            self.wait_until(lambda: self.index.position > position or self._closed, left_s)
+            delay_ms = min(POLL_MAX_MS, delay_ms * 2)
+        return True
+
+    # Reading
+
+    def last_position(self) -> int:
+        """The newest committed position, of any process."""
+        with self.environment.read() as transaction:
+            value = transaction.get(COMMIT_KEY, db=self.environment.db["commit"])
+        if value is None:
+            raise CorruptionError("is missing", where="commit record")
+        return peek_last_position(value)
+
+    @contextmanager
+    def transaction(self) -> Iterator[ReadTables]:
+        """A short read transaction."""
+        with self.environment.read() as transaction:
+            yield ReadTables(transaction, self.environment.db)
+
+    def _current(self, tables: ReadTables) -> CommitRecord:
+        """The transaction's commit record, with the loose index brought up to it."""
+        record = tables.commit_record()
+        if not self.index.is_current(record):
+            self.writer.catch_up(tables, record)
+        return record
+
+    def _view(
+        self, tables: ReadTables, name: Name, state: SessionState | None, loose: Loose | None, stop: int
+    ) -> tuple[SessionView, SessionRow, SessionState | None] | None:
+        """One session in this transaction; None when the view is too new for it: begin again."""
+        index = self.index
+        was_current = index.is_current(record := tables.commit_record())
+        if not was_current:
+            self.writer.catch_up(tables, record)
+        if not was_current or state is None:
+            state = index.names.get(name)
+            if state is not None:
+                loose = state.loose
+                stop = len(loose.positions)
+        if state is None or loose is None:
+            number = tables.find_session(name)
+            if number is None:
+                raise _NoSession
+            row = tables.load_row(number)
+            origin = Origin(number, row.tenant, row.name)
+            return SessionView(origin, row.sealed, Loose(row.sealed, [], []), 0, record), row, None
+        try:
+            row = tables.load_row(state.number)
+        except CorruptionError:
+            if record.last_position < state.last_position:
+                return None  # created after this transaction began
+            raise
+        if loose.base > row.sealed:
+            return None
+        return SessionView(state.origin, row.sealed, loose, stop, record), row, state
+
+    @contextmanager
+    def session(
+        self, name: Name
+    ) -> Iterator[tuple[ReadTables, SessionView, SessionRow, SessionState | None] | None]:
+        """One session in one read transaction; None when there is none of that name."""
+        while True:
+            state = self.index.names.get(name)
+            loose = None if state is None else state.loose
+            stop = 0 if loose is None else len(loose.positions)
+            fp("read.after_view")
+            with self.environment.read() as transaction:
+                tables = ReadTables(transaction, self.environment.db)
+                try:
+                    found = self._view(tables, name, state, loose, stop)
+                except _NoSession:
+                    yield None
+                    return
+                if found is not None:
+                    yield (tables, *found)
+                    return
+
+    def facts(self, name: Name) -> SessionFacts | None:
+        """Counts, head and times of a session; None when there is none of that name."""
+        with self.session(name) as found:
+            if found is None:
+                return None
+            _, view, row, state = found
+            return _facts(view.origin, row, state)
+
+    def read_session(
+        self,
+        name: Name,
+        first: int,
+        last: int,
+        factory: Factory[R],
+        *,
+        events_max: int,
+        bytes_max: int,
+        kinds: frozenset[int] | None = None,
+    ) -> tuple[list[R], int, int] | None:
+        """A page of a session's events.
+
+        Returns:
+            Events, the sequence to go on with, and the session number; None without a session.
+        """
+        with self.session(name) as found:
+            if found is None:
+                return None
+            tables, view, _, _ = found
+            events, following = read_page(
+                tables,
+                view,
+                self.cache,
+                first,
+                last,
+                factory,
+                events_max=events_max,
+                bytes_max=bytes_max,
+                kinds=kinds,
+            )
+            return events, following, view.origin.number
+
+    def read_last(self, name: Name, count: int, kind: int, factory: Factory[R]) -> list[R]:
+        """The last events of one kind of a session, oldest first."""
+        with self.session(name) as found:
+            if found is None:
+                return []
+            tables, view, _, _ = found
+            return read_last(tables, view, self.cache, count, kind, factory)
+
+    def read_positions(
+        self, first: int, count: int, factory: Factory[R], *, bytes_max: int
+    ) -> list[R]:
+        """Events of all sessions in position order from ``first`` on; empty past the end."""
+        with self.transaction() as tables:
+            record = tables.commit_record()
+            last = min(record.last_position, first + count - 1)
+            if first > last:
+                return []
+            return read_positions(
+                tables,
+                record,
+                self.cache,
+                first,
+                last,
+                self._origin,
+                factory,
+                bytes_max=bytes_max,
+            )
+
+    def _origin(self, tables: ReadTables, number: int) -> Origin:
+        origin = self._origins.get(number)
+        if origin is None:
+            row = tables.load_row(number)
+            if len(self._origins) >= self.index.names_max:
+                self._origins.clear()
+            origin = self._origins[number] = Origin(number, row.tenant, row.name)
+        return origin
+
+    def newest_sessions(
+        self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]
+    ) -> list[SessionFacts]:
+        """Sessions of a tenant whose last event lies before a position, newest first."""
+        found: list[SessionFacts] = []
+        with self.transaction() as tables:
+            self._current(tables)
+            number = tables.find_number(tenant, "")
+            if number is None:
+                return found
+            loose = {
+                state.number: state
+                for state in self.index.loose_states()
+                if state.row.tenant_number == number
+            }
+            in_memory = sorted(
+                [state for state in loose.values() if state.last_position < before],
+                key=_last_position,
+                reverse=True,
+            )
+            newest = iter(in_memory)
+            state = next(newest, None)
+            for position, session in tables.activity(number, before):
+                while state is not None and state.last_position > position:
+                    _take(found, _facts_of(tables, state), accept)
+                    if len(found) == count:
+                        return found
+                    state = next(newest, None)
+                if session in loose:
+                    continue
+                row = tables.load_row(session)
+                if row.last_position != position:
+                    continue  # a newer row stands for it
+                origin = Origin(session, row.tenant, row.name)
+                _take(found, _facts(origin, row, None), accept)
+                if len(found) == count:
+                    return found
+            while state is not None and len(found) < count:
+                _take(found, _facts_of(tables, state), accept)
+                state = next(newest, None)
+        return found
+
+    def tenant_names(self) -> list[str]:
+        """Names of the tenants, oldest first."""
+        with self.transaction() as tables:
+            count = tables.commit_record().tenants_made
+            return [tables.load_tenant(number).name for number in range(1, count + 1)]
+
+    # State
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, bytes by table, and memory against its bounds; plain data."""
+        environment = self.environment
+        index = self.index
+        machine = self.writer.machine
+        with self.transaction() as tables:
+            record = self._current(tables)
+            bytes_by_kind: dict[str, int] = {}
+            for name, handle in environment.db.items():
+                found = tables.transaction.stat(handle)
+                pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+                kind = name.partition(".")[0]
+                bytes_by_kind[kind] = (
+                    bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
+                )
+            segments = tables.transaction.stat(environment.db["segment"])["entries"]
+        file_bytes = environment.file_bytes()
+        used = sum(bytes_by_kind.values())
+        return {
+            "events": record.last_position,
+            "sessions": record.sessions,
+            "tenants": record.tenants_made,
+            "last_position": record.last_position,
+            "hot_events": record.last_position - record.floor + 1,
+            "segments": segments,
+            "roll_ups": record.roll_ups,
+            "file_bytes": file_bytes,
+            "used_bytes": used,
+            "free_bytes": max(0, file_bytes - used),
+            "bytes": bytes_by_kind,
+            "memory": {
+                "queue_appends": len(machine.queue),
+                "queue_appends_max": machine.appends_max,
+                "queue_bytes": machine.byte_count,
+                "queue_bytes_max": machine.bytes_max,
+                "loose_bytes": index.kept_bytes,
+                "loose_bytes_max": index.bytes_max,
+                "names": len(index.states),
+                "names_max": index.names_max,
+                "segment_cache_bytes": self.cache.byte_count,
+                "segment_cache_bytes_max": self.cache.bytes_max,
+            },
+            "options": asdict(self.options),
+        }
+
+    def health(self) -> dict[str, Any]:
+        """How the store stands, from memory alone; plain data."""
+        machine = self.writer.machine
+        running = bool(machine.in_flight)
+        now_us = CLOCK.monotonic_us()
+        problems = list(self.environment.warnings)
+        if not self.read_only and not self.writer.is_alive:
+            problems.append("the writer thread has ended")
+        if machine.refusal is not None:
+            problems.append(str(machine.refusal))
+        if machine.suspect:
+            problems.append("a commit failed and its outcome is being settled")
+        if self.index.damaged:
+            problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
+        return {
+            "ok": not problems,
+            "closed": self._closed,
+            "read_only": self.read_only,
+            "problems": problems,
+            "queue_appends": len(machine.queue),
+            "queue_bytes": machine.byte_count,
+            "commits": machine.commits,
+            "failures": machine.failures,
+            "commit_running_ms": (
+                (now_us - machine.in_flight_since_us) // 1000 if running else 0
+            ),
+        }
+
+
+class _NoSession(Exception):
+    """There is no session of that name."""
+
+
+def _last_position(state: SessionState) -> int:
+    return state.last_position
+
+
+def _take(
+    found: list[SessionFacts], facts: SessionFacts, accept: Callable[[SessionFacts], bool]
+) -> None:
+    if accept(facts):
+        found.append(facts)
+
+
+def _facts_of(tables: ReadTables, state: SessionState) -> SessionFacts:
+    return _facts(state.origin, state.row, state)
+
+
+def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> SessionFacts:
+    if state is None:
+        return SessionFacts(
+            origin,
+            row,
+            row.sealed,
+            row.messages,
+            row.head,
+            row.last_position,
+            row.last_recorded_us,
+            0,
+        )
+    return SessionFacts(
+        origin,
+        row,
+        state.next,
+        state.messages,
+        state.head,
+        state.last_position,
+        state.last_recorded_us,
+        state.next - max(row.sealed, state.loose.base),
+    )
+
+
+def _initialise(transaction: Any, tables: Any, options: Options) -> None:
+    write = WriteTables(transaction, tables, IdRuns(tables["id"]))
+    write.put_options(encode_plain(asdict(options)))
+    write.put_commit_record(CommitRecord(transaction=transaction.id()))

@@ -1,0 +1,312 @@
+"""Reading events within one read transaction: a session's pages, and the global order.
+
+Invariants:
+    1. Everything is copied out; nothing returned depends on the transaction.
+    2. A session's events are the segments below its row's ``sealed`` and the loose ones from there
+       on (see ``index``); together they have no gap.
+    3. Positions below the floor are found through the order blocks, those from it on in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from eventlog.columns import Words
+from eventlog.errors import CorruptionError
+from eventlog.index import Loose
+from eventlog.keys import U64
+from eventlog.limits import BLOCK_POSITIONS
+from eventlog.order import block_first, block_of
+from eventlog.record import (
+    CHECKSUM_BYTES,
+    KIND_BYTE,
+    WORDS,
+    Factory,
+    Origin,
+    R,
+    decode_record,
+    verify_record,
+)
+from eventlog.rows import CommitRecord
+from eventlog.tables import ReadTables, SegmentCache
+
+
+@dataclass(slots=True)
+class SessionView:
+    """One session as one transaction sees it.
+
+    Attributes:
+        origin: Number and names.
+        sealed: Events in segments; the loose ones start there.
+        loose: The loose list; its entries below ``loose_stop`` are used.
+        loose_stop: How many entries of it belong to this view.
+        record: The transaction's commit record.
+    """
+
+    origin: Origin
+    sealed: int
+    loose: Loose
+    loose_stop: int
+    record: CommitRecord
+
+    @property
+    def event_count(self) -> int:
+        """Number of events; sequences run from 0 to one less."""
+        return max(self.sealed, self.loose.base + self.loose_stop)
+
+
+def read_page(
+    tables: ReadTables,
+    view: SessionView,
+    cache: SegmentCache,
+    first: int,
+    last: int,
+    factory: Factory[R],
+    *,
+    events_max: int,
+    bytes_max: int,
+    kinds: frozenset[int] | None = None,
+) -> tuple[list[R], int]:
+    """Events of a session from sequence ``first`` to ``last`` (inclusive), in order.
+
+    Returns:
+        The events, and the sequence to go on with (``last + 1`` when all is read).
+    """
+    found: list[R] = []
+    size = 0
+    last = min(last, view.event_count - 1)
+    sequence = first
+    number = view.origin.number
+    if sequence <= last and sequence < view.sealed:
+        for segment in tables.segments(number, sequence, cache):
+            place = sequence - segment.first_sequence
+            if not 0 <= place < len(segment.rows):
+                break
+            stop = min(last - segment.first_sequence + 1, len(segment.rows))
+            for index in range(place, stop):
+                if kinds is None or segment.rows[index][8] & 0xFF in kinds:
+                    found.append(segment.make(index, view.origin, factory))
+            size += segment.starts[stop] - segment.starts[place]
+            sequence = segment.first_sequence + stop
+            if len(found) >= events_max or size >= bytes_max:
+                return found, sequence
+            if sequence > last or sequence >= view.sealed:
+                break
+        if sequence <= last and sequence < view.sealed:
+            raise CorruptionError("segment is missing", where=f"session {number}/{sequence}")
+    log = tables.hot_log(view.record)
+    loose = view.loose
+    while sequence <= last:
+        place = sequence - loose.base
+        value = loose.records[place]
+        if value is None:
+            position = loose.positions[place]
+            value = log.get(position)
+            if value is None:
+                raise CorruptionError("record is missing", where=f"log {position}")
+            verify_record(U64.pack(position), value)
+        if kinds is None or value[KIND_BYTE] in kinds:
+            found.append(decode_record(view.origin, loose.positions[place], value, factory))
+        size += len(value)
+        sequence += 1
+        if len(found) >= events_max or size >= bytes_max:
+            break
+    return found, sequence
+
+
+def read_last(
+    tables: ReadTables,
+    view: SessionView,
+    cache: SegmentCache,
+    count: int,
+    kind: int,
+    factory: Factory[R],
+) -> list[R]:
+    """The last ``count`` events of one kind, oldest first; costs what it returns."""
+    found: list[R] = []
+    loose = view.loose
+    log = None
+    for place in range(view.loose_stop - 1, view.sealed - loose.base - 1, -1):
+        if len(found) >= count:
+            break
+        value = loose.records[place]
+        if value is None:
+            log = log or tables.hot_log(view.record)
+            value = log.get(loose.positions[place])
+            if value is None:
+                raise CorruptionError("record is missing", where=f"log {loose.positions[place]}")
+            verify_record(U64.pack(loose.positions[place]), value)
+        if value[KIND_BYTE] == kind:
+            found.append(decode_record(view.origin, loose.positions[place], value, factory))
+    following = view.sealed
+    if len(found) < count and following:
+        for segment in tables.segments(view.origin.number, following - 1, cache, reverse=True):
+            if segment.first_sequence + len(segment.rows) != following:
+                break
+            following = segment.first_sequence
+            for index in range(len(segment.rows) - 1, -1, -1):
+                if segment.rows[index][8] & 0xFF == kind:
+                    found.append(segment.make(index, view.origin, factory))
+                    if len(found) == count:
+                        break
+            if len(found) == count or not following:
+                break
+        if len(found) < count and following:
+            raise CorruptionError(
+                "segment is missing", where=f"session {view.origin.number}/{following - 1}"
+            )
+    found.reverse()
+    return found
+
+
+def read_positions(
+    tables: ReadTables,
+    record: CommitRecord,
+    cache: SegmentCache,
+    first: int,
+    last: int,
+    origin_of: Callable[[ReadTables, int], Origin],
+    factory: Factory[R],
+    *,
+    bytes_max: int,
+) -> list[R]:
+    """Events at positions ``first`` … ``last`` (inclusive, ``last`` at most the last position).
+
+    Stops early at ``bytes_max`` and at the floor; gives at least one event.
+    """
+    if first < record.floor:
+        return _read_sealed(
+            tables, cache, first, min(last, record.floor - 1), origin_of, factory, bytes_max
+        )
+    found: list[R] = []
+    size = 0
+    for key, value in tables.hot_log(record).read(0, first, last - first + 1):
+        verify_record(key, value)
+        position = U64.unpack(key)[0]
+        if position != first + len(found):
+            break
+        origin = origin_of(tables, WORDS.unpack_from(value, CHECKSUM_BYTES)[0])
+        found.append(decode_record(origin, position, value, factory))
+        size += len(value)
+        if size >= bytes_max:
+            return found
+    if len(found) != last - first + 1:
+        raise CorruptionError("record is missing", where=f"log {first + len(found)}")
+    return found
+
+
+class _WindowFull(Exception):
+    """The events of a window take more memory than allowed."""
+
+
+def _read_sealed(
+    tables: ReadTables,
+    cache: SegmentCache,
+    first: int,
+    last: int,
+    origin_of: Callable[[ReadTables, int], Origin],
+    factory: Factory[R],
+    bytes_max: int,
+) -> list[R]:
+    """Sealed events in position order; fewer than asked for when they would take too much."""
+    columns = _order_columns(tables, first, last)
+    while True:
+        try:
+            return _read_window(tables, cache, first, columns, origin_of, factory, bytes_max)
+        except _WindowFull:
+            columns = columns[: max(1, len(columns) // 2)]
+
+
+def _order_columns(tables: ReadTables, first: int, last: int) -> Words:
+    """Session numbers and sequences of sealed positions, shape (last - first + 1, 2)."""
+    blocks = [
+        tables.load_block(block).columns for block in range(block_of(first), block_of(last) + 1)
+    ]
+    if any(len(columns) != BLOCK_POSITIONS for columns in blocks):
+        raise CorruptionError("is below the floor and not cut", where=f"order block of {first}")
+    skipped = first - block_first(block_of(first))
+    return np.concatenate(blocks)[skipped : skipped + last - first + 1]
+
+
+def _read_window(
+    tables: ReadTables,
+    cache: SegmentCache,
+    first: int,
+    columns: Words,
+    origin_of: Callable[[ReadTables, int], Origin],
+    factory: Factory[R],
+    bytes_max: int,
+) -> list[R]:
+    """Group by session, decode each segment once, and put the events back in order."""
+    order = np.lexsort((columns[:, 1], columns[:, 0]))
+    numbers = columns[order, 0]
+    sequences = columns[order, 1].tolist()
+    places = order.tolist()
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+    found: list[R | None] = [None] * len(places)
+    size = 0
+    for start, stop in zip(starts[:-1], starts[1:], strict=True):
+        size += _fill(
+            tables,
+            cache,
+            origin_of(tables, int(numbers[start])),
+            sequences[start:stop],
+            places[start:stop],
+            first,
+            found,
+            factory,
+        )
+        if size > bytes_max and len(places) > 1:
+            raise _WindowFull
+    events = [event for event in found if event is not None]
+    if len(events) != len(found):
+        raise CorruptionError(
+            "event is in no segment", where=f"position {first + found.index(None)}"
+        )
+    return events
+
+
+def _fill(
+    tables: ReadTables,
+    cache: SegmentCache,
+    origin: Origin,
+    sequences: list[int],
+    places: list[int],
+    first: int,
+    found: list[R | None],
+    factory: Factory[R],
+) -> int:
+    """Put the events of one session at their places; sequences rise. Gives their bytes."""
+    done = 0
+    size = 0
+    for segment in tables.segments(origin.number, sequences[0], cache):
+        rows = segment.rows
+        starts = segment.starts
+        tails = segment.tails
+        base = segment.first_sequence
+        while done < len(sequences):
+            index = sequences[done] - base
+            if index >= len(rows):
+                break
+            if index < 0:
+                return size
+            words = rows[index]
+            place = places[done]
+            if words[0] != first + place:
+                raise CorruptionError(
+                    "order block and segment disagree", where=f"position {first + place}"
+                )
+            start = starts[index]
+            stop = starts[index + 1]
+            middle = start + (words[8] >> 32)
+            found[place] = factory(
+                origin, sequences[done], words, tails[start:middle], tails[middle:stop]
+            )
+            size += stop - start
+            done += 1
+        if done == len(sequences):
+            break
+    return size

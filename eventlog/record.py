@@ -1,0 +1,249 @@
+"""A hot record: one event's stored bytes, pure.
+
+Layout, little-endian (FORMAT.md, "Hot record")::
+
+    checksum 8 | session 8 | sequence 8 | parent 8 | recorded 8 | given 8 | owner 8 | offset 8
+    | branch 4 | tokens 4 | kind 1 | role 1 | flags 2 | extension length 4 | extension | body
+
+Invariants:
+    1. The checksum is xxh3_64 over the record's 8-byte key and all bytes after the checksum.
+    2. The header is ``HEADER_BYTES`` long; its nine 8-byte words start at byte 8.
+    3. The extension is empty or one CBOR map with small unsigned keys (``Extension``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from struct import Struct
+from typing import Final, TypeVar
+
+from xxhash import xxh3_64, xxh3_64_digest
+
+from eventlog.errors import CorruptionError
+from eventlog.keys import U64, U64_MAX
+
+CHECKSUM_BYTES: Final = 8
+HEADER: Final = Struct("<QQQQqQQIIBBHI")
+HEADER_BYTES: Final = CHECKSUM_BYTES + HEADER.size
+WORDS: Final = Struct("<9Q")  # the same header as nine words
+assert HEADER_BYTES == 80
+assert WORDS.size == HEADER.size
+KIND_BYTE: Final = 72  # offset of the kind in a stored record
+FLAGS_BYTE: Final = 74  # offset of the flags' two bytes
+RECORDED_BYTE: Final = 32  # offset of the recorded time's eight bytes
+
+MESSAGE: Final = 1  # the kind that is counted as a message
+CONTROL: Final = 64  # kinds from here on are control kinds: no parent, never the head
+
+NO_PARENT: Final = U64_MAX
+NO_TIME: Final = -(2**63)
+R = TypeVar("R")
+LARGE_BYTES: Final = 64 * 1024  # from here on the checksum is fed in parts, so nothing is copied
+
+
+class Flag(IntFlag):
+    """Bits of a header's flags."""
+
+    INDEXABLE = 1
+    FIRST_OF_COMMIT = 2
+    FIRST_OF_RUN = 4
+    VOID = 8
+    HAS_BLOBS = 16
+    KEYED = 32  # the extension holds an idempotency digest
+    NAMED = 64  # the extension holds a caller's id
+
+
+class Extension(IntEnum):
+    """Keys of the extension map."""
+
+    ID = 1
+    KEY_DIGEST = 2
+    CONTENT_DIGEST = 3
+    KEY_COUNT = 4  # events of the append that the idempotency key stands for
+    METADATA = 5
+    RUN_ID = 6
+    TURN_ID = 7
+    SPEECH_ID = 8
+    REQUEST_ID = 9
+    OPENING = 10  # facts given at creation; on a session's sequence 0 only
+    KIND_NAME = 11  # the name of an application kind
+    BODY_FIXES = 12
+    METADATA_FIXES = 13
+    OPENING_FIXES = 14
+    MEDIA_START_US = 15
+    MEDIA_END_US = 16
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """Where events come from: a session number and the names that it stands for."""
+
+    number: int
+    tenant: str
+    name: str
+
+
+class Record:
+    """One event as it is stored; fields are read from the header words when asked for.
+
+    Attributes:
+        origin: The session.
+        sequence: Sequence in the session.
+        words: The nine header words (``columns`` names them); word 0 is the position here.
+        extension: CBOR map or nothing.
+        payload: The body's bytes.
+    """
+
+    __slots__ = ("extension", "origin", "payload", "sequence", "words")
+
+    def __init__(
+        self,
+        origin: Origin,
+        sequence: int,
+        words: Sequence[int],
+        extension: bytes,
+        payload: bytes,
+    ) -> None:
+        self.origin = origin
+        self.sequence = sequence
+        self.words = words
+        self.extension = extension
+        self.payload = payload
+
+    @property
+    def position(self) -> int:
+        """Position in the whole log, from 1."""
+        return self.words[0]
+
+    @property
+    def parent_word(self) -> int:
+        """Sequence of the parent, or ``NO_PARENT``."""
+        return self.words[2]
+
+    @property
+    def recorded_us(self) -> int:
+        """When the store took it, µs since the epoch."""
+        return self.words[3]
+
+    @property
+    def given_us(self) -> int:
+        """The time that the caller gave, µs since the epoch, or ``NO_TIME``."""
+        word = self.words[4]
+        return word if word < 2**63 else word - 2**64
+
+    @property
+    def branch(self) -> int:
+        """Number of the branch."""
+        return self.words[7] & 0xFFFFFFFF
+
+    @property
+    def tokens(self) -> int:
+        """Token count; 0 when it was not counted."""
+        return self.words[7] >> 32
+
+    @property
+    def kind_code(self) -> int:
+        """Code of the kind."""
+        return self.words[8] & 0xFF
+
+    @property
+    def role_code(self) -> int:
+        """Code of the role."""
+        return self.words[8] >> 8 & 0xFF
+
+    @property
+    def flags(self) -> int:
+        """Bits of ``Flag``."""
+        return self.words[8] >> 16 & 0xFFFF
+
+    def stored(self) -> bytes:
+        """The bytes that the hot log holds, or held before the event was sealed."""
+        rest = WORDS.pack(self.origin.number, self.sequence, *self.words[2:])
+        return seal_record(U64.pack(self.words[0]), rest + self.extension + self.payload)
+
+
+Factory = Callable[[Origin, int, Sequence[int], bytes, bytes], R]
+
+
+def seal_record(key: bytes, rest: bytes) -> bytes:
+    """Put the checksum in front: ``rest`` is header words, extension and body."""
+    if len(rest) < LARGE_BYTES:
+        return xxh3_64_digest(key + rest) + rest
+    digest = xxh3_64(key)
+    digest.update(rest)
+    return digest.digest() + rest
+
+
+def encode_record(
+    position: int,
+    *,
+    session: int,
+    sequence: int,
+    parent: int = NO_PARENT,
+    recorded_us: int = 0,
+    given_us: int = NO_TIME,
+    branch: int = 0,
+    tokens: int = 0,
+    kind: int = MESSAGE,
+    role: int = 0,
+    flags: int = 0,
+    extension: bytes = b"",
+    body: bytes = b"",
+) -> bytes:
+    """The stored bytes of a record that is not of a track."""
+    rest = HEADER.pack(
+        session,
+        sequence,
+        parent,
+        recorded_us,
+        given_us,
+        0,
+        0,
+        branch,
+        tokens,
+        kind,
+        role,
+        flags,
+        len(extension),
+    )
+    return seal_record(U64.pack(position), rest + extension + body)
+
+
+def recorded_of(value: bytes) -> int:
+    """The recorded time of a stored record, in µs."""
+    return int.from_bytes(value[RECORDED_BYTE : RECORDED_BYTE + 8], "little")
+
+
+def verify_record(key: bytes, value: bytes) -> None:
+    """Check length and checksum.
+
+    Raises:
+        CorruptionError: The bytes are not what was written under this key.
+    """
+    if len(value) < HEADER_BYTES:
+        raise CorruptionError("record is shorter than its header", where=_where(key))
+    if len(value) < LARGE_BYTES:
+        good = xxh3_64_digest(key + value[CHECKSUM_BYTES:]) == value[:CHECKSUM_BYTES]
+    else:
+        digest = xxh3_64(key)
+        digest.update(memoryview(value)[CHECKSUM_BYTES:])
+        good = digest.digest() == value[:CHECKSUM_BYTES]
+    if not good:
+        raise CorruptionError("record checksum does not match", where=_where(key))
+
+
+def decode_record(
+    origin: Origin, position: int, value: bytes, factory: Factory[R]
+) -> R:
+    """Decode a record whose checksum was checked before."""
+    words = [position, *WORDS.unpack_from(value, CHECKSUM_BYTES)[1:]]
+    stop = HEADER_BYTES + (words[8] >> 32)
+    if stop > len(value):
+        raise CorruptionError("record is shorter than its extension", where=f"log {position}")
+    return factory(origin, words[1], words, value[HEADER_BYTES:stop], value[stop:])
+
+
+def _where(key: bytes) -> str:
+    return f"log {U64.unpack(key)[0]}" if len(key) == 8 else f"log {key.hex()}"

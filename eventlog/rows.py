@@ -1,0 +1,249 @@
+"""Rows that change: commit record, session rows, tenants, names; pure.
+
+Every value starts with an 8-byte checksum over key and the rest (FORMAT.md, "Rows").
+
+Invariants:
+    1. ``protect`` and ``expose`` are the only ways in and out of such a value.
+    2. A commit record names its own transaction, so that LMDB going back to an older one shows.
+    3. A session row tells the session up to its last sealed event; loose events come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any, Final
+
+from xxhash import xxh3_64_digest
+
+from eventlog.body import decode_body, encode_plain
+from eventlog.errors import CorruptionError
+
+CHECKSUM_BYTES: Final = 8
+COMMIT_KEY: Final = b"record"
+OPTIONS_KEY: Final = b"options"
+LINK_BYTES: Final = 16
+NO_LINK: Final = bytes(LINK_BYTES)
+SECRET_BYTES: Final = 32
+
+
+def protect(key: bytes, rest: bytes) -> bytes:
+    """Put the checksum over key and rest in front of rest."""
+    return xxh3_64_digest(key + rest) + rest
+
+
+def expose(key: bytes, value: bytes, where: str) -> bytes:
+    """Check the checksum and give the rest.
+
+    Raises:
+        CorruptionError: The bytes are not what was written under this key.
+    """
+    rest = value[CHECKSUM_BYTES:]
+    if xxh3_64_digest(key + rest) != value[:CHECKSUM_BYTES]:
+        raise CorruptionError("checksum does not match", where=where)
+    return rest
+
+
+_COMMIT: Final = Struct("<QQQQQQQQQQQQ16s8s")
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """The row that every transaction rewrites.
+
+    Attributes:
+        last_position: The newest position; 0 in an empty store.
+        floor: The first position still in the hot log; ``last_position + 1`` when it is empty.
+        transaction: LMDB's id of the transaction that wrote this.
+        file_bytes: Size of the data file before that transaction.
+        sessions_made: Session numbers handed out so far; the newest number.
+        tenants_made: Tenant numbers handed out so far.
+        sessions: Sessions that can be read.
+        recorded_us: The largest time stamped by the store, so that stamps never go back.
+        generation: Rises when something in memory elsewhere may no longer be true.
+        roll_ups: Segments sealed so far.
+        cuts: Blocks cut from the hot log so far.
+        fences: Empty commits that settled a failed one.
+        link: The chain link at ``last_position``.
+        previous: Checksum of the commit record before this one.
+    """
+
+    last_position: int = 0
+    floor: int = 1
+    transaction: int = 0
+    file_bytes: int = 0
+    sessions_made: int = 0
+    tenants_made: int = 0
+    sessions: int = 0
+    recorded_us: int = 0
+    generation: int = 0
+    roll_ups: int = 0
+    cuts: int = 0
+    fences: int = 0
+    link: bytes = NO_LINK
+    previous: bytes = bytes(CHECKSUM_BYTES)
+
+    def encode(self) -> bytes:
+        """The row's value under ``COMMIT_KEY``."""
+        return protect(
+            COMMIT_KEY,
+            _COMMIT.pack(
+                self.last_position,
+                self.floor,
+                self.transaction,
+                self.file_bytes,
+                self.sessions_made,
+                self.tenants_made,
+                self.sessions,
+                self.recorded_us,
+                self.generation,
+                self.roll_ups,
+                self.cuts,
+                self.fences,
+                self.link,
+                self.previous,
+            ),
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> CommitRecord:
+        """Check and decode.
+
+        Raises:
+            CorruptionError: The bytes are not a commit record.
+        """
+        rest = expose(COMMIT_KEY, value, "commit record")
+        if len(rest) != _COMMIT.size:
+            raise CorruptionError("has another size", where="commit record")
+        return cls(*_COMMIT.unpack(rest))
+
+
+def peek_last_position(value: bytes) -> int:
+    """The last position in a commit record's value, unchecked: for cheap polling."""
+    return int.from_bytes(value[CHECKSUM_BYTES : CHECKSUM_BYTES + 8], "little")
+
+
+_SESSION: Final = Struct("<QQQQQQQQQQII")
+NO_SEQUENCE: Final = 2**64 - 1
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A session up to its last sealed event; times in µs.
+
+    Attributes:
+        tenant_number: Number of its tenant.
+        created_position: Position of its first event.
+        created_us: Recorded time of its first event.
+        sealed: Number of sealed events, so the first loose sequence.
+        messages: Sealed messages.
+        head: Sequence of the last public event, or ``NO_SEQUENCE``.
+        last_position: Position of the last sealed event; 0 before the first roll-up.
+        last_recorded_us: Recorded time of the last sealed event.
+        keys: Idempotency keys in the key table.
+        segments: Segments of the session.
+        since_roll_up: Messages since the last logical roll-up.
+        flags: None yet.
+        tenant: The tenant's name.
+        name: The session's name.
+        opening: Facts given at creation, plain data or None.
+    """
+
+    tenant_number: int
+    created_position: int
+    created_us: int
+    sealed: int
+    messages: int
+    head: int
+    last_position: int
+    last_recorded_us: int
+    keys: int
+    segments: int
+    since_roll_up: int
+    flags: int
+    tenant: str
+    name: str
+    opening: Any
+    details: bytes = b""
+
+    def encode(self, key: bytes) -> bytes:
+        """The row's value; ``key`` is the session number's key."""
+        if not self.details:
+            self.details = encode_plain([self.tenant, self.name, self.opening])
+        return protect(
+            key,
+            _SESSION.pack(
+                self.tenant_number,
+                self.created_position,
+                self.created_us,
+                self.sealed,
+                self.messages,
+                self.head,
+                self.last_position,
+                self.last_recorded_us,
+                self.keys,
+                self.segments,
+                self.since_roll_up,
+                self.flags,
+            )
+            + self.details,
+        )
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes) -> SessionRow:
+        """Check and decode.
+
+        Raises:
+            CorruptionError: The bytes are not this session's row.
+        """
+        where = f"session {int.from_bytes(key, 'big')}"
+        rest = expose(key, value, where)
+        if len(rest) <= _SESSION.size:
+            raise CorruptionError("row is too short", where=where)
+        details = rest[_SESSION.size :]
+        tenant, name, opening = decode_body(details, where=where)
+        return cls(*_SESSION.unpack_from(rest), tenant, name, opening, details)
+
+    def copy(self) -> SessionRow:
+        """A row that can be changed without this one changing."""
+        return replace(self)
+
+
+@dataclass(frozen=True)
+class TenantRow:
+    """A tenant: its name and the secret that its digests are keyed with."""
+
+    secret: bytes
+    name: str
+
+    def encode(self, key: bytes) -> bytes:
+        """The row's value; ``key`` is the tenant number's key."""
+        return protect(key, self.secret + self.name.encode())
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes) -> TenantRow:
+        """Check and decode."""
+        rest = expose(key, value, f"tenant {int.from_bytes(key, 'big')}")
+        return cls(rest[:SECRET_BYTES], rest[SECRET_BYTES:].decode())
+
+
+_KEYED: Final = Struct("<16sQQQ")
+
+
+@dataclass(frozen=True)
+class KeyedResult:
+    """What an idempotency key stands for: the digest of the content and where it went."""
+
+    content: bytes
+    first: int
+    last: int
+    position: int
+
+    def encode(self, key: bytes) -> bytes:
+        """The row's value; ``key`` is session number and key digest."""
+        return protect(key, _KEYED.pack(self.content, self.first, self.last, self.position))
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes) -> KeyedResult:
+        """Check and decode."""
+        return cls(*_KEYED.unpack(expose(key, value, f"key {key.hex()}")))

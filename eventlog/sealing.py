@@ -1,0 +1,276 @@
+"""Sealing: loose events become segments; the sealed front of the hot log is cut off.
+
+Physical only: nothing here changes what a session is or shows in its log.
+
+Invariants:
+    1. A segment, its session's row and its place in the activity table change in one transaction.
+    2. Only committed events are sealed, never those of the batch beside them.
+    3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
+    4. One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 16 events that
+       it appends, and cuts at most ``COMMIT_CUTS_MAX`` tables.
+    5. An activity row counts only while its position is the session's last sealed one; replaced
+       rows are removed when nothing waits, and skipped by readers until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eventlog.errors import CorruptionError
+from eventlog.failpoints import fp
+from eventlog.hotlog import HotLog
+from eventlog.index import LooseIndex, SessionState
+from eventlog.keys import U64
+from eventlog.limits import (
+    BLOCK_POSITIONS,
+    COMMIT_CUTS_MAX,
+    COMMIT_EVENTS_MAX,
+    COMMIT_REMOVALS_MAX,
+    COMMIT_ROLL_UPS_MAX,
+    HOT_BYTES_TARGET,
+    HOT_EVENTS_TARGET,
+    HOT_PRESSURE,
+    HOT_TABLE_POSITIONS,
+    SEGMENT_BYTES_TARGET,
+    SEGMENT_EVENTS_MAX,
+)
+from eventlog.order import block_first, block_of, encode_block
+from eventlog.record import CONTROL, HEADER_BYTES, KIND_BYTE, MESSAGE, recorded_of, verify_record
+from eventlog.rows import KeyedResult, SessionRow
+from eventlog.segment import encode_segment
+from eventlog.tables import WriteTables
+
+
+@dataclass(slots=True)
+class Sealing:
+    """What one commit seals and cuts, for memory to take over after it."""
+
+    rows: list[tuple[SessionState, SessionRow]] = field(default_factory=list)
+    segments: list[tuple[bytes, bytes]] = field(default_factory=list)
+    keys: list[tuple[int, bytes, KeyedResult]] = field(default_factory=list)
+    activity: list[tuple[int, int, int]] = field(default_factory=list)
+    replaced: list[tuple[int, int]] = field(default_factory=list)
+    cuts: int = 0
+    removed: int = 0
+    floor: int = 0
+
+    def merge(self, index: LooseIndex) -> None:
+        """Take a committed sealing into memory."""
+        with index.lock:
+            for state, row in self.rows:
+                index.seal(state, row)
+                state.is_due = False
+                index.mark_due(state)
+            index.drop_before(self.floor)
+            index.stale_activity.extend(self.replaced)
+
+    def drop(self, index: LooseIndex) -> None:
+        """Nothing was written: what was due is due again."""
+        with index.lock:
+            for state, _ in self.rows:
+                state.is_due = False
+                index.mark_due(state)
+
+
+def is_overdue(index: LooseIndex, *, all_due: bool = True) -> bool:
+    """True when there is something to seal or cut that need not wait for more events."""
+    if index.damaged:
+        return False
+    index.advance_scan()
+    return (
+        (all_due and bool(index.due))
+        or len(index.hot) > HOT_EVENTS_TARGET
+        or index.hot_bytes > HOT_BYTES_TARGET
+        or index.scan >= index.floor + HOT_TABLE_POSITIONS
+        or bool(index.stale_activity)
+    )
+
+
+def under_pressure(index: LooseIndex) -> bool:
+    """True when the hot log is so long that sealing comes before new events."""
+    return (
+        len(index.hot) > HOT_PRESSURE * HOT_EVENTS_TARGET
+        or index.hot_bytes > HOT_PRESSURE * HOT_BYTES_TARGET
+    )
+
+
+def seal(
+    tables: WriteTables,
+    log: HotLog,
+    index: LooseIndex,
+    floor: int,
+    event_count: int,
+    pause: Callable[[], None],
+) -> Sealing:
+    """Seal what is due, or the oldest when the hot log grows, and cut the sealed front.
+
+    Args:
+        tables: The open write transaction.
+        log: Its hot log.
+        index: The loose index, caught up.
+        floor: First position of the hot log.
+        event_count: Events that the same commit appends; 0 when nothing waits.
+        pause: Lets the GIL go when the slice is used up.
+    """
+    done = Sealing(floor=floor)
+    if index.damaged:
+        return done  # the hot log cannot be trusted: move nothing
+    try:
+        for state in _candidates(index, max(COMMIT_ROLL_UPS_MAX, event_count // 16)):
+            _seal_session(tables, log, index, state, done)
+            pause()
+        if done.rows:
+            tables.put_segments(sorted(done.segments))
+            fp("rollup.after_segment")
+            tables.put_rows(
+                sorted([(U64.pack(state.number), row) for state, row in done.rows], key=_first)
+            )
+            tables.put_activity(done.activity)
+            if done.keys:
+                tables.put_keys(done.keys)
+        _cut(tables, log, index, done, pause)
+        removals = COMMIT_REMOVALS_MAX if event_count else COMMIT_EVENTS_MAX
+        stale = index.stale_activity
+        while stale and removals:
+            tables.remove_activity(*stale.popleft())
+            done.removed += 1
+            removals -= 1
+    except BaseException:
+        done.drop(index)
+        raise
+    return done
+
+
+def _first(pair: tuple[bytes, SessionRow]) -> bytes:
+    return pair[0]
+
+
+def _candidates(index: LooseIndex, count: int) -> list[SessionState]:
+    found: list[SessionState] = []
+    due = index.due
+    while due and len(found) < count:
+        state = due.popleft()
+        if len(state.loose.positions) >= index.frequency:
+            found.append(state)
+        else:
+            state.is_due = False
+    if len(found) < count and (
+        len(index.hot) > HOT_EVENTS_TARGET // 2 or index.hot_bytes > HOT_BYTES_TARGET // 2
+    ):
+        index.advance_scan()
+        found += index.oldest_loose(count - len(found), set(found))
+    return found
+
+
+def _seal_session(
+    tables: WriteTables,
+    log: HotLog,
+    index: LooseIndex,
+    state: SessionState,
+    done: Sealing,
+) -> None:
+    if state.row_epoch != index.epoch:
+        row = tables.load_row(state.number)
+        with index.lock:
+            index.seal(state, row)
+    loose = state.loose
+    count = len(loose.positions)
+    if not count:
+        state.is_due = False
+        return
+    positions = loose.positions[:count]
+    records = [
+        _bytes_of(log, position, record)
+        for position, record in zip(positions, loose.records[:count], strict=True)
+    ]
+    row = state.row.copy()
+    before = row.last_position
+    start = 0
+    while start < count:
+        stop = start
+        size = 0
+        while stop < count and stop - start < SEGMENT_EVENTS_MAX:
+            size += len(records[stop])
+            if size > SEGMENT_BYTES_TARGET and stop > start:
+                break
+            stop += 1
+        part = records[start:stop]
+        kinds = [record[KIND_BYTE] for record in part]
+        messages = kinds.count(MESSAGE)
+        bits = 0
+        for kind in set(kinds):
+            bits |= 1 << min(kind, 63)
+        done.segments.append(
+            encode_segment(
+                state.number,
+                loose.base + stop - 1,
+                part,
+                positions[start:stop],
+                messages_before=row.messages,
+                messages=messages,
+                kinds=bits,
+            )
+        )
+        row.messages += messages
+        row.since_roll_up += messages
+        row.segments += 1
+        for offset in range(len(kinds) - 1, -1, -1):
+            if kinds[offset] < CONTROL:
+                row.head = loose.base + start + offset
+                break
+        start = stop
+    row.sealed = loose.base + count
+    row.last_position = positions[-1]
+    row.last_recorded_us = recorded_of(records[-1])
+    keys = state.keys
+    if keys:
+        sealed = [
+            (state.number, digest, result)
+            for digest, result in keys.items()
+            if result.first < row.sealed
+        ]
+        done.keys += sealed
+        row.keys += len(sealed)
+    done.activity.append((row.tenant_number, row.last_position, state.number))
+    if before:
+        done.replaced.append((row.tenant_number, before))
+    done.rows.append((state, row))
+
+
+def _bytes_of(log: HotLog, position: int, record: bytes | None) -> bytes:
+    if record is None:
+        record = log.get(position)
+        if record is None:
+            raise CorruptionError("loose record is missing", where=f"log {position}")
+        verify_record(U64.pack(position), record)
+    assert len(record) >= HEADER_BYTES
+    return record
+
+
+def _cut(
+    tables: WriteTables,
+    log: HotLog,
+    index: LooseIndex,
+    done: Sealing,
+    pause: Callable[[], None],
+) -> None:
+    index.advance_scan()
+    while done.cuts < COMMIT_CUTS_MAX and index.scan >= done.floor + HOT_TABLE_POSITIONS:
+        first = done.floor
+        for block in range(block_of(first), block_of(first + HOT_TABLE_POSITIONS)):
+            start = block_first(block) - index.floor
+            stop = start + BLOCK_POSITIONS
+            tables.put_block(
+                *encode_block(
+                    block,
+                    tables.load_block(block).link,
+                    [state.number for state in index.hot[start:stop]],
+                    index.hot_sequences[start:stop],
+                )
+            )
+            pause()
+        tables.add_ids(first, first + HOT_TABLE_POSITIONS, index)
+        log.cut(first)
+        done.floor += HOT_TABLE_POSITIONS
+        done.cuts += 1

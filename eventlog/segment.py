@@ -1,0 +1,237 @@
+"""Segments: immutable runs of one session's records as compressed columns, pure.
+
+A segment's key is (session number, last sequence). Its value, little-endian (FORMAT.md,
+"Segment")::
+
+    checksum 8 | version 1 | codec 1 | dictionary 1 | reserved 1 | count 4 | content bytes 8
+    | first position 8 | last position 8 | first recorded 8 | last recorded 8 | messages before 8
+    | messages 4 | voids 4 | kinds 8 | payload
+
+Invariants:
+    1. The checksum is xxh3_64 over key, prefix and *uncompressed* content, so a flipped bit that
+       still decompresses is seen.
+    2. Sequences are consecutive and end with the key's; positions rise.
+    3. Each hot record can be rebuilt from its segment byte for byte (``Record.stored``).
+    4. Nothing is decompressed before its stated size was checked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_64
+from zstandard import (
+    ZstdCompressor,
+    ZstdDecompressor,
+    ZstdError,
+    get_frame_parameters,
+)
+
+from eventlog import columns
+from eventlog.errors import CorruptionError
+from eventlog.keys import PAIR
+from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
+from eventlog.record import HEADER_BYTES, Factory, Origin, R
+
+PREFIX: Final = Struct("<BBBBIQQQQQQIIQ")
+CHECKSUM_BYTES: Final = 8
+PREFIX_BYTES: Final = CHECKSUM_BYTES + PREFIX.size
+VERSION: Final = 1
+RAW: Final = 0
+ZSTD: Final = 1
+LEVEL: Final = 3
+GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
+
+
+class _Contexts(threading.local):
+    """One compressor and one decompressor per thread: zstd's contexts are not safe to share."""
+
+    def __init__(self) -> None:
+        self.compress = ZstdCompressor(level=LEVEL, write_content_size=True).compress
+        self.decompress = ZstdDecompressor().decompress
+
+
+_contexts: Final = _Contexts()
+
+
+@dataclass(slots=True)
+class SegmentPrefix:
+    """What a segment says about itself without being decompressed; times in µs."""
+
+    version: int
+    codec: int
+    dictionary: int
+    reserved: int
+    count: int
+    content_bytes: int
+    first_position: int
+    last_position: int
+    first_recorded_us: int
+    last_recorded_us: int
+    messages_before: int
+    messages: int
+    voids: int
+    kinds: int
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> SegmentPrefix:
+        """Read the prefix; ``decode_segment`` is what checks it."""
+        if len(value) < PREFIX_BYTES:
+            raise CorruptionError("segment is shorter than its prefix", where=_where(key))
+        return cls(*PREFIX.unpack_from(value, CHECKSUM_BYTES))
+
+
+@dataclass(slots=True)
+class Segment:
+    """A decoded segment.
+
+    Attributes:
+        first_sequence: Sequence of the first record.
+        rows: The header words of each record, see ``columns``.
+        tails: Extension plus body of all records, joined.
+        starts: Where each tail starts; one longer than ``rows``.
+    """
+
+    first_sequence: int
+    prefix: SegmentPrefix
+    rows: list[list[int]]
+    tails: bytes
+    starts: list[int]
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what this takes in memory."""
+        return len(self.tails) + 600 * len(self.rows) + 500
+
+    def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
+        """The record at an index from 0."""
+        words = self.rows[index]
+        start = self.starts[index]
+        middle = start + (words[columns.KIND_TO_EXTENSION] >> 32)
+        tails = self.tails
+        return factory(
+            origin,
+            self.first_sequence + index,
+            words,
+            tails[start:middle],
+            tails[middle : self.starts[index + 1]],
+        )
+
+
+def encode_segment(
+    session: int,
+    last_sequence: int,
+    records: Sequence[bytes],
+    positions: Sequence[int],
+    *,
+    messages_before: int,
+    messages: int,
+    kinds: int,
+) -> tuple[bytes, bytes]:
+    """Seal consecutive stored records of one session; gives key and value.
+
+    Args:
+        session: The session number.
+        last_sequence: Sequence of the last record.
+        records: Stored hot records, in sequence order.
+        positions: Their positions, rising.
+        messages_before: Messages of the session before the first record.
+        messages: Messages among the records.
+        kinds: Bit set of kind codes (bit ``min(kind, 63)``).
+    """
+    assert 1 <= len(records) <= SEGMENT_EVENTS_MAX, len(records)
+    key = PAIR.pack(session, last_sequence)
+    words = columns.header_words(records, positions)
+    content = b"".join(
+        [columns.encode_words(words), *[record[HEADER_BYTES:] for record in records]]
+    )
+    payload = _contexts.compress(content)
+    codec = ZSTD
+    if len(payload) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
+        payload, codec = content, RAW
+    prefix = PREFIX.pack(
+        VERSION,
+        codec,
+        0,
+        0,
+        len(records),
+        len(content),
+        positions[0],
+        positions[-1],
+        int(words[0, columns.RECORDED]),
+        int(words[-1, columns.RECORDED]),
+        messages_before,
+        messages,
+        0,
+        kinds,
+    )
+    return key, b"".join((_checksum(key, prefix, content), prefix, payload))
+
+
+def decode_segment(key: bytes, value: bytes) -> Segment:
+    """Check and decode a segment.
+
+    Raises:
+        CorruptionError: The bytes are not what was written under this key.
+    """
+    where = _where(key)
+    prefix = SegmentPrefix.unpack(key, value)
+    content = _content(prefix, value, where)
+    if _checksum(key, value[CHECKSUM_BYTES:PREFIX_BYTES], content) != value[:CHECKSUM_BYTES]:
+        raise CorruptionError("segment checksum does not match", where=where)
+    if prefix.version != VERSION:
+        raise CorruptionError(f"segment version {prefix.version} is unknown", where=where)
+    last_sequence = PAIR.unpack(key)[1]
+    heads = prefix.count * columns.WORDS * 8
+    words = columns.decode_words(memoryview(content)[:heads], prefix.count)
+    starts = [0]
+    total = 0
+    for tail_bytes in words[:, columns.TAIL_BYTES].tolist():
+        total += tail_bytes
+        starts.append(total)
+    if heads + total != len(content):
+        raise CorruptionError("segment lengths do not add up", where=where)
+    return Segment(
+        last_sequence - prefix.count + 1, prefix, words.tolist(), content[heads:], starts
+    )
+
+
+def _content(prefix: SegmentPrefix, value: bytes, where: str) -> bytes:
+    size = prefix.content_bytes
+    if not (
+        1 <= prefix.count <= SEGMENT_EVENTS_MAX
+        and prefix.count * columns.WORDS * 8 <= size <= SEGMENT_BYTES_MAX
+    ):
+        raise CorruptionError("segment states impossible sizes", where=where)
+    payload = value[PREFIX_BYTES:]
+    if prefix.codec == RAW:
+        content = payload
+    elif prefix.codec == ZSTD and prefix.dictionary == 0:
+        try:
+            if get_frame_parameters(payload).content_size != size:
+                raise CorruptionError("segment frame states another size", where=where)
+            content = _contexts.decompress(payload, allow_extra_data=False)
+        except (ZstdError, MemoryError) as error:
+            raise CorruptionError(f"segment does not decompress: {error}", where=where) from error
+    else:
+        raise CorruptionError("segment codec is unknown", where=where)
+    if len(content) != size:
+        raise CorruptionError("segment has another size than stated", where=where)
+    return content
+
+
+def _checksum(key: bytes, prefix: bytes, content: bytes) -> bytes:
+    digest = xxh3_64(key + prefix)
+    digest.update(content)
+    return digest.digest()
+
+
+def _where(key: bytes) -> str:
+    if len(key) != PAIR.size:
+        return f"segment {key.hex()}"
+    session, last = PAIR.unpack(key)
+    return f"segment {session}/{last}"

@@ -1,0 +1,341 @@
+"""The named databases, and typed access to their rows within one transaction.
+
+Invariants:
+    1. Everything read is checked before it is used; everything written is checksummed.
+    2. Nothing here keeps a transaction; a ``ReadTables`` lives as long as its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import lmdb
+
+from eventlog.errors import CorruptionError
+from eventlog.hotlog import HOT_NAMES, HotLog
+from eventlog.idruns import IdRuns
+from eventlog.index import LooseIndex, Name
+from eventlog.keys import PAIR, U64, U64_MAX, name_key
+from eventlog.order import OrderBlock, decode_block
+from eventlog.record import Factory, Origin, R, Record, decode_record, verify_record
+from eventlog.rows import (
+    COMMIT_KEY,
+    OPTIONS_KEY,
+    SECRET_BYTES,
+    CommitRecord,
+    KeyedResult,
+    SessionRow,
+    TenantRow,
+    expose,
+    protect,
+)
+from eventlog.segment import Segment, SegmentPrefix, decode_segment
+
+TABLES: Final = (
+    "commit",  # the commit record, the options
+    *HOT_NAMES,  # position -> hot record
+    "segment",  # session number, last sequence -> segment
+    "order",  # block number -> order block
+    "session",  # session number -> session row
+    "name",  # digest of tenant and session name -> number
+    "tenant",  # tenant number -> tenant row
+    "key",  # session number, digest of an idempotency key -> keyed result
+    "id",  # callers' ids: sorted runs with filters
+    "activity",  # tenant number, ~last position -> session number
+)
+
+
+class ReadTables:
+    """Reads within one transaction."""
+
+    def __init__(self, transaction: lmdb.Transaction, tables: Mapping[str, Any]) -> None:
+        self.transaction = transaction
+        self.tables = tables
+
+    def commit_record(self) -> CommitRecord:
+        """The commit record as this transaction sees it."""
+        value = self.transaction.get(COMMIT_KEY, db=self.tables["commit"])
+        if value is None:
+            raise CorruptionError("is missing", where="commit record")
+        return CommitRecord.decode(value)
+
+    def options(self) -> bytes:
+        """The options stored at creation, encoded."""
+        value = self.transaction.get(OPTIONS_KEY, db=self.tables["commit"])
+        if value is None:
+            raise CorruptionError("are missing", where="options")
+        return expose(OPTIONS_KEY, value, "options")
+
+    def hot_log(self, record: CommitRecord) -> HotLog:
+        """The hot log."""
+        return HotLog(self.transaction, self.tables, record.last_position)
+
+    def find_number(self, tenant: str, session: str) -> int | None:
+        """Number of a session, or of the tenant itself when ``session`` is empty."""
+        key = name_key(tenant, session)
+        value = self.transaction.get(key, db=self.tables["name"])
+        if value is None:
+            return None
+        return int(U64.unpack(expose(key, value, f"name {key.hex()}"))[0])
+
+    def find_session(self, name: Name) -> int | None:
+        """Number of a session, None when there is none."""
+        return self.find_number(*name)
+
+    def load_row(self, number: int) -> SessionRow:
+        """A session's row.
+
+        Raises:
+            CorruptionError: It is missing or damaged.
+        """
+        key = U64.pack(number)
+        value = self.transaction.get(key, db=self.tables["session"])
+        if value is None:
+            raise CorruptionError("row is missing", where=f"session {number}")
+        return SessionRow.decode(key, value)
+
+    def load_tenant(self, number: int) -> TenantRow:
+        """A tenant's row."""
+        key = U64.pack(number)
+        value = self.transaction.get(key, db=self.tables["tenant"])
+        if value is None:
+            raise CorruptionError("row is missing", where=f"tenant {number}")
+        return TenantRow.decode(key, value)
+
+    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
+        """A sealed idempotency key."""
+        key = U64.pack(number) + digest
+        value = self.transaction.get(key, db=self.tables["key"])
+        return None if value is None else KeyedResult.decode(key, value)
+
+    def get_block(self, block: int) -> bytes | None:
+        """The stored bytes of an order block."""
+        value: bytes | None = self.transaction.get(U64.pack(block), db=self.tables["order"])
+        return value
+
+    def load_block(self, block: int) -> OrderBlock:
+        """An order block.
+
+        Raises:
+            CorruptionError: It is missing or damaged.
+        """
+        value = self.get_block(block)
+        if value is None:
+            raise CorruptionError("is missing", where=f"order block {block}")
+        return decode_block(U64.pack(block), value)
+
+    def hot_event(
+        self, log: HotLog, position: int, origin: Origin, factory: Factory[R]
+    ) -> R:
+        """A hot record by position, checked."""
+        value = log.get(position)
+        if value is None:
+            raise CorruptionError("record is missing", where=f"log {position}")
+        verify_record(U64.pack(position), value)
+        return decode_record(origin, position, value, factory)
+
+    def segments(
+        self, number: int, first: int, cache: SegmentCache, *, reverse: bool = False
+    ) -> Iterator[Segment]:
+        """Segments of a session, from the one that holds sequence ``first`` on.
+
+        Args:
+            number: The session number.
+            first: A sequence.
+            cache: Where decoded segments are kept.
+            reverse: Go towards sequence 0 instead.
+        """
+        cursor = self.transaction.cursor(self.tables["segment"])
+        try:
+            found = cursor.set_range(PAIR.pack(number, first))
+            while found:
+                key = cursor.key()
+                if PAIR.unpack(key)[0] != number:
+                    break
+                yield cache.load(key, cursor.value)
+                found = cursor.prev() if reverse else cursor.next()
+        finally:
+            cursor.close()
+
+    def segment_prefix(self, number: int, sequence: int) -> tuple[int, SegmentPrefix] | None:
+        """Last sequence and prefix of the segment that holds a sequence, not decompressed."""
+        cursor = self.transaction.cursor(self.tables["segment"])
+        try:
+            if not cursor.set_range(PAIR.pack(number, sequence)):
+                return None
+            key = cursor.key()
+            owner, last = PAIR.unpack(key)
+            if owner != number:
+                return None
+            return last, SegmentPrefix.unpack(key, cursor.value())
+        finally:
+            cursor.close()
+
+    def read_event(self, number: int, sequence: int, cache: SegmentCache) -> Record | None:
+        """A sealed event by session number and sequence."""
+        row = self.load_row(number)
+        origin = Origin(number, row.tenant, row.name)
+        for segment in self.segments(number, sequence, cache):
+            place = sequence - segment.first_sequence
+            return segment.make(place, origin, Record) if place >= 0 else None
+        return None
+
+    def activity(self, tenant_number: int, before: int) -> Iterator[tuple[int, int]]:
+        """Last sealed position and session number, newest first, below position ``before``."""
+        cursor = self.transaction.cursor(self.tables["activity"])
+        try:
+            found = cursor.set_range(PAIR.pack(tenant_number, U64_MAX - before + 1))
+            while found:
+                key, value = cursor.item()
+                tenant, inverted = PAIR.unpack(key)
+                if tenant != tenant_number:
+                    break
+                number = U64.unpack(expose(key, value, f"activity {key.hex()}"))[0]
+                yield U64_MAX - inverted, number
+                found = cursor.next()
+        finally:
+            cursor.close()
+
+
+class WriteTables(ReadTables):
+    """Reads and writes within one write transaction."""
+
+    def __init__(
+        self,
+        transaction: lmdb.Transaction,
+        tables: Mapping[str, Any],
+        id_runs: IdRuns,
+    ) -> None:
+        super().__init__(transaction, tables)
+        self._id_runs = id_runs
+
+    def _put_many(self, table: str, items: Sequence[tuple[bytes, bytes]]) -> None:
+        cursor = self.transaction.cursor(self.tables[table])
+        try:
+            cursor.putmulti(items)
+        finally:
+            cursor.close()
+
+    def put_commit_record(self, record: CommitRecord) -> None:
+        """Rewrite the commit record."""
+        self.transaction.put(COMMIT_KEY, record.encode(), db=self.tables["commit"])
+
+    def put_options(self, encoded: bytes) -> None:
+        """Store the options."""
+        self.transaction.put(
+            OPTIONS_KEY, protect(OPTIONS_KEY, encoded), db=self.tables["commit"]
+        )
+
+    def put_name(self, tenant: str, session: str, number: int) -> None:
+        """Give a number its name."""
+        key = name_key(tenant, session)
+        self.transaction.put(key, protect(key, U64.pack(number)), db=self.tables["name"])
+
+    def put_names(self, names: Sequence[tuple[Name, int]]) -> None:
+        """Give numbers their names, in key order so that neighbouring pages are met once."""
+        items = []
+        for (tenant, session), number in names:
+            key = name_key(tenant, session)
+            items.append((key, protect(key, U64.pack(number))))
+        self._put_many("name", sorted(items))
+
+    def put_tenant(self, number: int, row: TenantRow) -> None:
+        """Store a new tenant."""
+        assert len(row.secret) == SECRET_BYTES
+        key = U64.pack(number)
+        self.transaction.put(key, row.encode(key), db=self.tables["tenant"])
+        self.put_name(row.name, "", number)
+
+    def put_rows(self, rows: Sequence[tuple[bytes, SessionRow]]) -> None:
+        """Store session rows; keys rising."""
+        self._put_many("session", [(key, row.encode(key)) for key, row in rows])
+
+    def put_segments(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Store segments; keys rising."""
+        self._put_many("segment", items)
+
+    def put_block(self, key: bytes, value: bytes) -> None:
+        """Store an order block."""
+        self.transaction.put(key, value, db=self.tables["order"])
+
+    def put_keys(self, results: Sequence[tuple[int, bytes, KeyedResult]]) -> None:
+        """Store idempotency keys that are sealed: session number, digest, result."""
+        items = []
+        for number, digest, result in results:
+            key = U64.pack(number) + digest
+            items.append((key, result.encode(key)))
+        self._put_many("key", sorted(items))
+
+    def put_activity(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Note sessions among the newest: tenant number, last sealed position, session number."""
+        items = []
+        for tenant_number, position, number in rows:
+            key = PAIR.pack(tenant_number, U64_MAX - position)
+            items.append((key, protect(key, U64.pack(number))))
+        self._put_many("activity", sorted(items))
+
+    def remove_activity(self, tenant_number: int, position: int) -> None:
+        """Remove a row that a newer one of the same session replaced."""
+        self.transaction.delete(
+            PAIR.pack(tenant_number, U64_MAX - position), db=self.tables["activity"]
+        )
+
+    def add_ids(self, first: int, stop: int, index: LooseIndex) -> None:
+        """Make an id run of the callers' ids at positions that are being cut."""
+        entries = []
+        for position, hashed, number, sequence in index.ids_by_position:
+            if position >= stop:
+                break
+            if position >= first:
+                entries.append((hashed, number, sequence))
+        if entries:
+            self._id_runs.add_run(self.transaction, entries)
+
+    def merge_ids(self, budget_bytes: int) -> int:
+        """Do a bounded piece of merging of id runs."""
+        return self._id_runs.merge_step(self.transaction, budget_bytes)
+
+    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        """Callers' ids in the runs."""
+        return dict(self._id_runs.lookup(self.transaction, hashes))
+
+
+class SegmentCache:
+    """Decoded segments, least recently used out, bounded in bytes; shared between threads."""
+
+    def __init__(self, bytes_max: int, lock: Any) -> None:
+        self.bytes_max = bytes_max
+        self.byte_count = 0
+        self._lock = lock
+        self._kept: dict[bytes, tuple[bytes, Segment]] = {}
+
+    def load(self, key: bytes, read: Callable[[], bytes]) -> Segment:
+        """The decoded segment; ``read`` gives its stored bytes, which tell whether it changed."""
+        value = read()
+        with self._lock:
+            kept = self._kept.pop(key, None)
+            if kept is not None:
+                if kept[0] == value[:8]:
+                    self._kept[key] = kept
+                    return kept[1]
+                self.byte_count -= kept[1].memory_bytes
+        segment = decode_segment(key, value)
+        size = segment.memory_bytes
+        if size * 4 > self.bytes_max:
+            return segment
+        with self._lock:
+            if key in self._kept:
+                return segment
+            self._kept[key] = (value[:8], segment)
+            self.byte_count += size
+            while self.byte_count > self.bytes_max:
+                oldest = next(iter(self._kept))
+                self.byte_count -= self._kept.pop(oldest)[1].memory_bytes
+        return segment
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._kept.clear()
+            self.byte_count = 0

@@ -1,0 +1,601 @@
+"""The writer: one thread that drives the commit machine against the environment.
+
+For each batch: begin → catch up on other processes → admit → put → seal and cut → commit record →
+commit → merge into memory → acks.
+
+Invariants:
+    1. Only this thread begins, writes and commits transactions, and holds none between batches.
+    2. Acks resolve after the commit and after memory knows what was committed.
+    3. When a commit fails in I/O nobody is told anything before the environment was opened again,
+       the commit record read and a fence committed.
+    4. It lets the GIL go after each ``SLICE_US`` of Python.
+    5. Whatever ends this thread, no caller is left waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from eventlog.ack import Ack, settle
+from eventlog.admission import Admission, Plan, id_digest
+from eventlog.commit import CommitMachine, Step
+from eventlog.environment import CommitFailedError, Environment
+from eventlog.errors import (
+    CorruptionError,
+    QuotaExceededError,
+    StoreUnavailableError,
+    SuspectStoreError,
+    TurnlogError,
+)
+from eventlog.failpoints import fp
+from eventlog.hotlog import PARTITION, Conflict
+from eventlog.idruns import IdRuns
+from eventlog.index import LooseIndex, Name
+from eventlog.keys import U64
+from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
+from eventlog.order import encode_block
+from eventlog.record import Record, decode_record, verify_record
+from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow
+from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
+from eventlog.seams import CLOCK, random_bytes
+from eventlog.tables import ReadTables, SegmentCache, WriteTables
+
+READER_CHECK_S = 60.0
+SETTLE_TRIES = 10
+SETTLE_FIRST_US = 20_000
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one transaction wrote, kept until its outcome is known."""
+
+    plan: Plan
+    sealing: Sealing
+    record: CommitRecord
+    is_empty: bool
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A commit whose outcome is open."""
+
+    work: _Work
+    failure: CommitFailedError
+    tries: int = 0
+
+
+class TenantSecrets:
+    """Numbers and secrets of the tenants met so far; both never change."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, tuple[int, bytes]] = {}
+        self.by_number: dict[int, bytes] = {}
+
+    def load(self, tables: ReadTables, name: str) -> tuple[int, bytes] | None:
+        """Number and secret of a tenant, None when there is none."""
+        known = self.by_name.get(name)
+        if known is None:
+            number = tables.find_number(name, "")
+            if number is None:
+                return None
+            known = (number, self.secret(tables, number))
+            self.by_name[name] = known
+        return known
+
+    def secret(self, tables: ReadTables, number: int) -> bytes:
+        """Secret of a tenant by number."""
+        secret = self.by_number.get(number)
+        if secret is None:
+            secret = self.by_number[number] = tables.load_tenant(number).secret
+        return secret
+
+    def id_hash(self, tables: ReadTables) -> Callable[[int, str], bytes]:
+        """The function that ``LooseIndex.catch_up`` hashes callers' ids with."""
+        return lambda number, caller_id: id_digest(self.secret(tables, number), caller_id)
+
+
+class _Lookups:
+    """What admission asks of a write transaction, and what it makes in it."""
+
+    def __init__(
+        self,
+        tables: WriteTables,
+        index: LooseIndex,
+        record: CommitRecord,
+        secrets: TenantSecrets,
+        cache: SegmentCache,
+    ) -> None:
+        self._tables = tables
+        self._index = index
+        self._secrets = secrets
+        self._cache = cache
+        self._log = tables.hot_log(record)
+        self.sessions_made = record.sessions_made
+        self.tenants_made = record.tenants_made
+        self.new_tenants: dict[str, tuple[int, bytes]] = {}
+
+    def find_session(self, name: Name) -> int | None:
+        return self._tables.find_session(name)
+
+    def load_row(self, number: int) -> SessionRow:
+        return self._tables.load_row(number)
+
+    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
+        return self._tables.find_key(number, digest)
+
+    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        return self._tables.find_ids(hashes)
+
+    def read_event(self, number: int, sequence: int) -> Record | None:
+        state = self._index.states.get(number)
+        if state is not None and sequence >= state.loose.base:
+            place = sequence - state.loose.base
+            position = state.loose.positions[place]
+            value = state.loose.records[place] or self._log.get(position)
+            if value is None:
+                raise CorruptionError("record is missing", where=f"log {position}")
+            verify_record(U64.pack(position), value)
+            return decode_record(state.origin, position, value, Record)
+        return self._tables.read_event(number, sequence, self._cache)
+
+    def tenant(self, name: str) -> tuple[int, bytes]:
+        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
+        if known is None:
+            self.tenants_made += 1
+            known = (self.tenants_made, random_bytes(SECRET_BYTES))
+            self.new_tenants[name] = known
+            self._tables.put_tenant(known[0], TenantRow(known[1], name))
+        return known
+
+    def new_number(self) -> int:
+        self.sessions_made += 1
+        return self.sessions_made
+
+
+class Writer:
+    """See the module. ``submit`` and the waiting calls may come from any thread."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        index: LooseIndex,
+        cache: SegmentCache,
+        *,
+        quota_bytes: int | None,
+        lock_deadline_ms: int,
+    ) -> None:
+        self.environment = environment
+        self.index = index
+        self.machine = CommitMachine()
+        self.secrets = TenantSecrets()
+        self.quota_bytes = quota_bytes
+        self.lock_deadline_ms = lock_deadline_ms
+        self.on_refused: Callable[[list[tuple[Ack, TurnlogError]]], None] | None = None
+        self.on_commit: Callable[[], None] = _nothing
+        self._id_runs = IdRuns(environment.db["id"])
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._asleep = False
+        self._slice_us = 0
+        self._doubt: _Doubt | None = None
+        self._ids_pending = True
+        self._thread: threading.Thread | None = None
+
+    # Calls from any thread
+
+    def start(self) -> None:
+        """Start the thread; a daemon, so that a forgotten store never keeps a process alive."""
+        self._thread = threading.Thread(target=self._run, name="turnlog-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, ack: Ack) -> None:
+        """Queue an append.
+
+        Raises:
+            OverloadedError: No room.
+            StoreClosedError: The store is closing.
+        """
+        with self._lock:
+            self.machine.submit(ack)
+            if self._asleep:
+                self._asleep = False
+                self._gate.release()
+
+    def pending(self) -> list[Ack]:
+        """Every append that is accepted and not settled, oldest first."""
+        with self._lock:
+            return [*self.machine.in_flight, *self.machine.queue]
+
+    def has_room(self) -> bool:
+        """True when the queue is less than half full."""
+        machine = self.machine
+        return (
+            len(machine.queue) * 2 < machine.appends_max
+            and machine.byte_count * 2 < machine.bytes_max
+        )
+
+    def close(self, timeout: float) -> bool:
+        """Commit what waits and end the thread; False when that takes longer than ``timeout``."""
+        with self._lock:
+            self.machine.close()
+            self._wake()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def refuse(self, error: TurnlogError) -> None:
+        """Fail all that waits and take nothing more."""
+        with self._lock:
+            waiting = self.machine.refuse(error)
+            self._wake()
+        self._refused([(ack, error) for ack in waiting])
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._gate.release()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._drive()
+        except BaseException as error:
+            self._die(error)
+
+    def _die(self, error: BaseException) -> None:
+        failure = StoreUnavailableError(
+            f"the writer thread ended: {type(error).__name__}: {error}",
+            hint="Close the store and open it again; appends without an ack may be in.",
+        )
+        failure.__cause__ = error
+        self.index.committing = -1
+        self.refuse(failure)
+        self.on_commit()
+
+    def _drive(self) -> None:
+        machine = self.machine
+        while True:
+            now_us = CLOCK.monotonic_us()
+            self._slice_us = now_us
+            with self._lock:
+                step = machine.tick(now_us)
+                batch = machine.next_batch(now_us) if step is Step.COMMIT else []
+            if step is Step.COMMIT:
+                while under_pressure(self.index) and not self.index.damaged:
+                    if not self._commit([]):
+                        break
+                self._commit(batch)
+            elif step is Step.TIDY:
+                self._commit([])
+            elif step is Step.SETTLE:
+                self._settle_doubt()
+            elif step is Step.STOP:
+                return
+            else:
+                self._sleep()
+
+    def _sleep(self) -> None:
+        wait_s = READER_CHECK_S
+        with self._lock:
+            now_us = CLOCK.monotonic_us()
+            if self.machine.tick(now_us) is not Step.WAIT:
+                return
+            if self.machine.suspect:
+                wait_s = max(0.0, (self.machine.retry_us - now_us) / 1e6)
+            self._asleep = True
+        if not self._gate.acquire(timeout=wait_s):
+            with self._lock:
+                if self._asleep:
+                    self._asleep = False
+                else:
+                    self._gate.acquire()
+            if wait_s == READER_CHECK_S:
+                self.environment.reader_check()
+
+    def pause(self) -> None:
+        """Let the GIL go once a slice is used up (invariant 4)."""
+        now_us = CLOCK.monotonic_us()
+        if now_us - self._slice_us > SLICE_US:
+            CLOCK.sleep(0)
+            self._slice_us = CLOCK.monotonic_us()
+
+    def _commit(self, batch: list[Ack]) -> bool:
+        """One transaction; True when something was written."""
+        fp("commit.before_begin")
+        index = self.index
+        try:
+            transaction = self.environment.begin_write(self.lock_deadline_ms)
+        except TurnlogError as error:
+            self._failed(None, error)
+            if not batch:
+                self.machine.overdue = False
+            if self.environment.is_replaced:
+                self.refuse(error)
+            return False
+        self._slice_us = CLOCK.monotonic_us()
+        work: _Work | None = None
+        try:
+            tables = WriteTables(transaction, self.environment.db, self._id_runs)
+            work = self._write(tables, batch)
+            if work.is_empty:
+                self.environment.abort(transaction)
+            else:
+                index.committing = work.plan.last
+                fp("commit.before_commit")
+                self.environment.commit(transaction)
+        except CommitFailedError as failure:
+            index.committing = -1
+            if work is not None:
+                with self._lock:
+                    self._doubt = _Doubt(work, failure)
+                    self.machine.doubt(CLOCK.monotonic_us())
+            return False
+        except BaseException as error:
+            index.committing = -1
+            self.environment.abort(transaction)
+            if work is not None:
+                work.plan.drop(index)
+                work.sealing.drop(index)
+            self._failed(None, _as_ours(error))
+            with self._lock:
+                self.machine.overdue = False
+            if not isinstance(error, Exception):
+                raise
+            return False
+        fp("commit.after_commit")
+        self._succeeded(work)
+        return not work.is_empty
+
+    def _write(self, tables: WriteTables, batch: list[Ack]) -> _Work:
+        """Everything between begin and commit."""
+        index = self.index
+        fp("catchup.after_begin")
+        record = tables.commit_record()
+        self.catch_up(tables, record)
+        if batch and index.damaged:
+            position, reason = next(iter(index.damaged.items()))
+            raise CorruptionError(f"hot record cannot be trusted: {reason}", where=f"log {position}")
+        self._check_quota(tables, batch)
+        plan = Plan(
+            first=record.last_position + 1,
+            recorded_us=max(CLOCK.wall_us(), record.recorded_us),
+            link=record.link,
+        )
+        lookups = _Lookups(tables, index, record, self.secrets, self._cache)
+        try:
+            Admission(index, lookups, plan, self.pause).admit(batch)
+            return self._put(tables, record, plan, lookups)
+        except BaseException:
+            plan.drop(index)
+            raise
+
+    def _put(
+        self, tables: WriteTables, record: CommitRecord, plan: Plan, lookups: _Lookups
+    ) -> _Work:
+        index = self.index
+        log = tables.hot_log(record)
+        if plan.records:
+            result = log.append(PARTITION, record.last_position, plan.records)
+            if isinstance(result, Conflict):
+                raise CorruptionError("the log moved under the writer", where=f"log {result.last}")
+            for block, link in plan.block_links:
+                tables.put_block(*encode_block(block, link))
+            if plan.created:
+                tables.put_rows([(U64.pack(state.number), state.row) for state in plan.created])
+                tables.put_names([(state.name, state.number) for state in plan.created])
+        self.pause()
+        sealing = seal(tables, log, index, record.floor, len(plan.records), self.pause)
+        merged = 0
+        if self._ids_pending or sealing.cuts:
+            merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
+            self._ids_pending = merged > 0
+        fp("commit.after_puts")
+        is_empty = not (
+            plan.records or sealing.rows or sealing.cuts or sealing.removed or merged
+        )
+        if is_empty:
+            return _Work(plan, sealing, record, is_empty=True)
+        tables_record = replace(
+            record,
+            last_position=plan.last,
+            floor=sealing.floor,
+            transaction=tables.transaction.id(),
+            file_bytes=self.environment.file_bytes(),
+            sessions_made=lookups.sessions_made,
+            tenants_made=lookups.tenants_made,
+            sessions=record.sessions + len(plan.created),
+            recorded_us=plan.recorded_us,
+            roll_ups=record.roll_ups + len(sealing.segments),
+            cuts=record.cuts + sealing.cuts,
+            link=plan.link,
+            previous=record.encode()[:8],
+        )
+        tables.put_commit_record(tables_record)
+        return _Work(plan, sealing, tables_record, is_empty=False)
+
+    def catch_up(self, tables: ReadTables, record: CommitRecord) -> None:
+        """Bring the loose index up to what a transaction sees."""
+        index = self.index
+        if index.transaction == record.transaction:
+            return
+        log = tables.hot_log(record)
+        index.catch_up(
+            record,
+            lambda first: log.read(PARTITION, first, record.last_position - first + 1),
+            tables.load_row,
+            self.secrets.id_hash(tables),
+            self.pause,
+        )
+
+    def _check_quota(self, tables: WriteTables, batch: list[Ack]) -> None:
+        if self.quota_bytes is None or not batch:
+            return
+        if self.environment.file_bytes() < self.quota_bytes:
+            return
+        used = self.environment.used_bytes(tables.transaction)
+        if used >= self.quota_bytes:
+            raise QuotaExceededError(
+                f"the store uses {used:,} of {self.quota_bytes:,} bytes"
+            )
+
+    # Outcomes
+
+    def _succeeded(self, work: _Work) -> None:
+        index = self.index
+        plan = work.plan
+        if not work.is_empty:
+            plan.merge(index, self.pause)
+            work.sealing.merge(index)
+            index.transaction = work.record.transaction
+        fp("commit.before_ack")
+        with self._lock:
+            self.machine.committed()
+            self.machine.overdue = is_overdue(index) or self._ids_pending
+        settle(plan.placed)
+        for ack in plan.placed:
+            ack.drafts = ack.drafts[-1:]  # the last one names the event; the bytes may go
+        settle(plan.repeated)
+        self._refused(plan.refused)
+        self.on_commit()
+
+    def _failed(self, work: _Work | None, error: TurnlogError) -> None:
+        """Nothing of the batch was written: everybody hears why."""
+        with self._lock:
+            batch = self.machine.failed()
+        refused = [(ack, error) for ack in batch]
+        if work is not None:
+            own = {id(ack): each for ack, each in work.plan.refused}
+            refused = [(ack, own.get(id(ack), error)) for ack in batch]
+        self._refused(refused)
+        self.on_commit()
+
+    def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+        for ack, error in refused:
+            settle((ack,), error)
+        queued = [(ack, error) for ack, error in refused if ack.queued]
+        if queued and self.on_refused is not None:
+            self.on_refused(queued)
+
+    def _settle_doubt(self) -> None:
+        """Find out what became of a failed commit (invariant 3)."""
+        doubt = self._doubt
+        assert doubt is not None
+        work = doubt.work
+        try:
+            self.environment.reopen()
+            self._id_runs = IdRuns(self.environment.db["id"])
+            applied = self._fence(work)
+        except (TurnlogError, CommitFailedError) as error:
+            doubt.tries += 1
+            visible = self._is_visible(work)
+            if doubt.failure.full and visible is False:
+                self._resolve_doubt(applied=False)
+            elif doubt.tries >= SETTLE_TRIES:
+                self._give_up(error)
+            else:
+                with self._lock:
+                    self.machine.doubt(
+                        CLOCK.monotonic_us() + SETTLE_FIRST_US * 2 ** min(doubt.tries, 6)
+                    )
+            return
+        self._resolve_doubt(applied=applied)
+
+    def _fence(self, work: _Work) -> bool:
+        """Commit a transaction that changes nothing; True when the failed one is in."""
+        transaction = self.environment.begin_write(self.lock_deadline_ms)
+        try:
+            tables = WriteTables(transaction, self.environment.db, self._id_runs)
+            record = tables.commit_record()
+            applied = _holds(tables, record, work)
+            tables.put_commit_record(
+                replace(
+                    record,
+                    transaction=transaction.id(),
+                    file_bytes=self.environment.file_bytes(),
+                    fences=record.fences + 1,
+                    previous=record.encode()[:8],
+                )
+            )
+            fp("fence.before_commit")
+            self.environment.commit(transaction)
+        except CommitFailedError:
+            raise
+        except BaseException:
+            self.environment.abort(transaction)
+            raise
+        return applied
+
+    def _is_visible(self, work: _Work) -> bool | None:
+        """Whether the failed commit can be read; None when nothing can be."""
+        try:
+            with self.environment.read() as transaction:
+                tables = ReadTables(transaction, self.environment.db)
+                return _holds(tables, tables.commit_record(), work)
+        except TurnlogError:
+            return None
+
+    def _resolve_doubt(self, *, applied: bool) -> None:
+        doubt = self._doubt
+        assert doubt is not None
+        self._doubt = None
+        index = self.index
+        with index.lock:
+            index.clear()
+        self._cache.clear()
+        if applied:
+            with self._lock:
+                self.machine.committed()
+            settle(doubt.work.plan.placed)
+            settle(doubt.work.plan.repeated)
+            self._refused(doubt.work.plan.refused)
+            self.on_commit()
+        else:
+            self._failed(doubt.work, doubt.failure.mapped)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._doubt = None
+        failure = SuspectStoreError("a commit failed and its outcome could not be settled")
+        failure.__cause__ = error
+        with self.index.lock:
+            self.index.clear()
+        self.refuse(failure)
+        self.on_commit()
+
+
+def _holds(tables: ReadTables, record: CommitRecord, work: _Work) -> bool:
+    """True when the store contains what the failed commit wrote."""
+    if record.transaction == work.record.transaction:
+        return record.link == work.record.link and record.floor == work.record.floor
+    if record.transaction < work.record.transaction:
+        return False
+    if not work.plan.records:
+        return True  # nobody waits for sealing; the index is rebuilt either way
+    key, value = work.plan.records[-1]
+    return tables.hot_log(record).get(U64.unpack(key)[0]) == value or record.floor > work.plan.last
+
+
+def _as_ours(error: BaseException) -> TurnlogError:
+    if isinstance(error, TurnlogError):
+        return error
+    failure = StoreUnavailableError(
+        f"the batch was not written: {type(error).__name__}: {error}",
+        hint="Nothing of the batch was written; report the cause if it repeats.",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,312 @@
+"""What goes out comes in again, byte for byte; what is broken is named and left out."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Store
+from turnlog.exits import ExitCode
+
+from .conftest import fill_with_everything, say
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def write(path: Path, lines: list[dict[str, Any]] | list[str]) -> Path:
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
+    return path
+
+
+def chat(session: str, count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Export lines of a small session."""
+    lines = []
+    for number in range(first, first + count):
+        line = {"session": session, "sequence": number}
+        if number:
+            line["parent"] = number - 1
+        line |= {"kind": "message", "recorded_us": 1_000 + number}
+        line["body"] = {"role": "user", "content": f"{session} {number}"}
+        lines.append(line)
+    return lines
+
+
+@pytest.fixture
+def everything(tmp_path: Path) -> Path:
+    path = tmp_path / "everything"
+    with Store.open(path) as store:
+        fill_with_everything(store)
+    return path
+
+
+def test_export_import_export_is_byte_identical(
+    turnlog: Any, everything: Path, tmp_path: Path
+) -> None:
+    first = turnlog("export", everything)
+    assert first.code == 0
+    (tmp_path / "a.jsonl").write_bytes(first.out_bytes)
+    imported = turnlog("import", tmp_path / "b", tmp_path / "a.jsonl")
+    assert imported.code == 0, imported.err
+    assert turnlog("export", tmp_path / "b").out_bytes == first.out_bytes
+
+
+def test_the_same_content_gives_the_same_bytes_in_any_order(turnlog: Any, tmp_path: Path) -> None:
+    a, b = chat("a", 3), chat("b", 2)
+    outputs = []
+    for name, lines in (("x", [*a, *b]), ("y", [*b, *a]), ("z", [a[0], b[0], a[1], b[1], a[2]])):
+        turnlog("import", tmp_path / name, write(tmp_path / f"{name}.jsonl", lines))
+        outputs.append(turnlog("export", tmp_path / name).out_bytes)
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert [json.loads(line)["session"] for line in outputs[0].splitlines()] == [*"aaabb"]
+
+
+def test_what_is_exported_is_what_was_given(turnlog: Any, calls: Path) -> None:
+    lines = [json.loads(line) for line in turnlog("export", calls).out.splitlines()]
+    assert [(line.get("tenant"), line["session"], line["sequence"]) for line in lines] == [
+        (None, "call-1", 0),
+        (None, "call-2", 0),
+        (None, "call-2", 1),
+        (None, "call-2", 2),
+        ("acme", "call-1", 0),
+    ]
+    assert lines[1]["opening"] == {"user_id": "u2", "title": "Second"}
+    assert lines[2]["body"] == {"role": "assistant", "content": "Good morning"}
+    assert "position" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sessions"),
+    [
+        pytest.param(["--session", "call-2"], ["call-2"] * 3, id="session"),
+        pytest.param(["--tenant", "acme"], ["call-1"], id="tenant"),
+        pytest.param(["--tenant", ""], ["call-1", *["call-2"] * 3], id="unnamed-tenant"),
+        pytest.param(["--tenant", "acme", "--session", "call-1"], ["call-1"], id="both"),
+        pytest.param(["--tenant", "nobody"], [], id="unknown-tenant"),
+    ],
+)
+def test_a_part_can_be_exported(
+    turnlog: Any, calls: Path, options: list[str], sessions: list[str]
+) -> None:
+    outcome = turnlog("export", calls, *options)
+    assert outcome.code == 0
+    assert [json.loads(line)["session"] for line in outcome.out.splitlines()] == sessions
+
+
+def test_a_file_appears_once_and_for_its_owner(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    target = tmp_path / "calls.jsonl"
+    assert turnlog("export", calls, "-o", target).code == 0
+    assert target.read_bytes() == turnlog("export", calls).out_bytes
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    target.write_text("mine")
+    refused = turnlog("export", calls, "-o", target)
+    assert refused.code == ExitCode.USAGE
+    assert "--force" in refused.err
+    assert target.read_text() == "mine"
+    assert turnlog("export", calls, "-o", target, "--force").code == 0
+    assert target.read_bytes() == turnlog("export", calls).out_bytes
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["calls", "calls.jsonl"]
+
+
+def test_a_failed_export_leaves_no_file(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    outcome = turnlog("export", calls, "-o", tmp_path / "x.jsonl", "--session", "nobody")
+    assert outcome.code == ExitCode.NEGATIVE
+    assert [entry.name for entry in tmp_path.iterdir()] == ["calls"]
+
+
+def test_a_link_is_never_written_through(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    link = tmp_path / "link"
+    link.symlink_to(victim)
+    assert turnlog("export", calls, "-o", link).code == ExitCode.USAGE
+    assert turnlog("export", calls, "-o", link, "--force").code == 0
+    assert victim.read_text() == "mine"
+    assert not link.is_symlink()
+
+
+def test_importing_again_adds_nothing(turnlog: Any, everything: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    turnlog("export", everything, "-o", file)
+    before = file.read_bytes()
+    outcome = turnlog("import", everything, file, "--json")
+    assert outcome.code == 0
+    result = json.loads(outcome.out)
+    assert (result["events"], result["damaged"]) == (0, [])
+    assert result["skipped_events"] == len(before.splitlines())
+    assert turnlog("export", everything).out_bytes == before
+
+
+def test_a_foreign_file_imported_again_adds_nothing(turnlog: Any, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    file = write(tmp_path / "chats.jsonl", [{"messages": messages}, {"messages": messages[:1]}])
+    store = tmp_path / "store"
+    first = json.loads(turnlog("import", store, file, "--json").out)
+    assert (first["sessions"], first["events"]) == (2, 3)
+    again = json.loads(turnlog("import", store, file, "--json").out)
+    assert (again["sessions"], again["events"], again["skipped_events"]) == (0, 0, 3)
+    with Store.open(store, create=False) as opened:
+        name = opened.sessions(limit=10).sessions[-1].name
+        assert opened.session(name).history() == messages
+
+
+def test_an_import_goes_on_where_it_was_broken_off(turnlog: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    whole = write(tmp_path / "whole.jsonl", [*chat("a", 9), *chat("b", 4)])
+    turnlog("import", store, write(tmp_path / "part.jsonl", chat("a", 5)))
+    result = json.loads(turnlog("import", store, whole, "--json").out)
+    assert (result["events"], result["skipped_events"]) == (8, 5)
+    turnlog("export", store, "-o", tmp_path / "out.jsonl")
+    assert lines_of(tmp_path / "out.jsonl") == lines_of(whole)
+
+
+def test_a_shorter_file_is_skipped(turnlog: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    turnlog("import", store, write(tmp_path / "long.jsonl", chat("a", 5)))
+    result = json.loads(
+        turnlog("import", store, write(tmp_path / "short.jsonl", chat("a", 3)), "--json").out
+    )
+    assert (result["events"], result["skipped_events"], result["damaged"]) == (0, 3, [])
+
+
+def test_other_content_is_a_conflict_and_the_others_go_on(turnlog: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    turnlog("import", store, write(tmp_path / "a.jsonl", chat("a", 3)))
+    other = chat("a", 4)
+    other[1]["body"]["content"] = "something else"
+    file = write(tmp_path / "b.jsonl", [*chat("z", 1), *other, *chat("c", 2)])
+    outcome = turnlog("import", store, file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert f"{file}:2: session a: the store holds another event at sequence 1" in outcome.err
+    with Store.open(store, create=False) as opened:
+        assert opened.session("a").info().event_count == 3  # type: ignore[union-attr]
+        assert opened.session("c").info().event_count == 2  # type: ignore[union-attr]
+        assert opened.session("z").exists
+
+
+def test_an_id_that_is_taken_leaves_out_its_session_only(turnlog: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    a, b, c = chat("a", 2), chat("b", 2), chat("c", 2)
+    a[1]["id"] = b[1]["id"] = "m-1"
+    outcome = turnlog("import", store, write(tmp_path / "x.jsonl", [*a, *b, *c]), "--json")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    (damage,) = json.loads(outcome.out)["damaged"]
+    assert damage["session"] == "b"
+    with Store.open(store, create=False) as opened:
+        assert [opened.session(name).exists for name in "abc"] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        pytest.param('{"session":"b","sequence":1,"kind":"mess', "JSON", id="cut"),
+        pytest.param(
+            '{"session":"b","sequence":1,"kind":"message","body":{"$b64":"!"}}', "base64", id="b64"
+        ),
+        pytest.param('{"session":"b","sequence":7,"kind":"message","body":1}', "missing", id="gap"),
+        pytest.param(
+            '{"session":"b","sequence":0,"kind":"message","body":1}', "sequence 0", id="repeated"
+        ),
+        pytest.param(
+            '{"session":"b","sequence":1,"parent":9,"kind":"message","body":1}',
+            "parent",
+            id="parent",
+        ),
+        pytest.param('{"session":"b","sequence":1,"kind":"message","body":NaN}', "NaN", id="nan"),
+    ],
+)
+def test_nothing_of_a_damaged_session_and_all_of_the_others(
+    turnlog: Any, tmp_path: Path, bad: str, reason: str
+) -> None:
+    lines = [json.dumps(line) for line in chat("a", 2)]
+    lines += [json.dumps(chat("b", 1)[0]), bad]
+    lines += [json.dumps(line) for line in chat("c", 2)]
+    file = write(tmp_path / "x.jsonl", lines)
+    outcome = turnlog("import", tmp_path / "store", file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert str(file) in outcome.err
+    assert "b" in outcome.err
+    assert reason in outcome.err
+    with Store.open(tmp_path / "store", create=False) as opened:
+        assert [opened.session(name).exists for name in "abc"] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\x00\x00", id="binary"),
+        pytest.param(b"a,b,c\n1,2,3\n", id="csv"),
+        pytest.param(b"[" * 100_000, id="deep"),
+        pytest.param(b"\xff\xfe{}\n", id="no-utf8"),
+    ],
+)
+def test_a_foreign_file_is_named_and_the_next_one_read(
+    turnlog: Any, tmp_path: Path, content: bytes
+) -> None:
+    bad = tmp_path / "bad"
+    bad.write_bytes(content)
+    good = write(tmp_path / "good.jsonl", chat("a", 2))
+    outcome = turnlog("import", tmp_path / "store", bad, good)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert str(bad) in outcome.err
+    with Store.open(tmp_path / "store", create=False) as opened:
+        assert opened.session("a").info().event_count == 2  # type: ignore[union-attr]
+
+
+def test_an_unknown_format_is_a_wrong_command_line(turnlog: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", chat("a", 1))
+    outcome = turnlog("import", tmp_path / "store", file, "--format", "carrier-pigeon")
+    assert outcome.code == ExitCode.USAGE
+    assert "jsonl" in outcome.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_sessions_can_be_put_into_a_tenant(turnlog: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", chat("a", 1))
+    assert turnlog("import", tmp_path / "store", file, "--tenant", "acme").code == 0
+    with Store.open(tmp_path / "store", create=False) as opened:
+        assert opened.tenant("acme").session("a").exists
+        assert not opened.session("a").exists
+
+
+def test_branches_are_refused_rather_than_flattened(turnlog: Any, tmp_path: Path) -> None:
+    lines = chat("a", 4)
+    lines[3]["parent"] = 1
+    file = write(tmp_path / "a.jsonl", [*lines, *chat("b", 2)])
+    outcome = turnlog("import", tmp_path / "store", file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert "branches" in outcome.err
+    with Store.open(tmp_path / "store", create=False) as opened:
+        assert [opened.session(name).exists for name in "ab"] == [False, True]
+
+
+def test_lines_without_parents_follow_each_other(turnlog: Any, tmp_path: Path) -> None:
+    lines = chat("a", 3)
+    for line in lines:
+        line.pop("parent", None)
+    file = write(tmp_path / "a.jsonl", lines)
+    for _ in range(2):
+        assert turnlog("import", tmp_path / "store", file).code == 0
+    turnlog("export", tmp_path / "store", "-o", tmp_path / "out.jsonl")
+    assert lines_of(tmp_path / "out.jsonl") == chat("a", 3)
+
+
+def test_a_session_longer_than_a_batch(turnlog: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", chat("a", 20_000))
+    assert turnlog("import", tmp_path / "store", file).code == 0
+    turnlog("export", tmp_path / "store", "-o", tmp_path / "out.jsonl")
+    assert lines_of(tmp_path / "out.jsonl") == lines_of(file)
+
+
+def test_a_store_that_is_being_written_can_be_exported(turnlog: Any, calls: Path) -> None:
+    with Store.open(calls) as store:
+        say(store.session("call-3"), 1, "user", "Still talking")
+        assert len(turnlog("export", calls).out.splitlines()) == 6

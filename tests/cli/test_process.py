@@ -1,0 +1,90 @@
+"""What only a process of its own can show: pipes that close, Ctrl-C, being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Store
+from turnlog.exits import ExitCode
+
+from .conftest import say
+
+DEADLINE_S = 60
+
+
+@pytest.mark.parametrize("verb", ["export", "replay", "show"])
+def test_a_reader_that_goes_away_is_no_news(command: list[str], tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "store"
+    with Store.open(path) as store:
+        body = {"role": "user", "content": "x" * 1000}
+        store.session("s").append_many([body] * 300).result()
+    line = [*command, verb, str(path), *(["s"] if verb != "export" else [])]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(DEADLINE_S) == ExitCode.PIPE_CLOSED
+
+
+@pytest.mark.parametrize("options", [[], ["--session", "call-2"]], ids=["store", "session"])
+def test_tail_follows_until_ctrl_c(command: list[str], calls: Path, options: list[str]) -> None:
+    """It prints what is committed by others as it comes, and ends without a word."""
+    process = subprocess.Popen(
+        [*command, "tail", str(calls), "-f", "-n", "1", "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert json.loads(process.stdout.readline())["sequence"] >= 0
+    with Store.open(calls, create=False) as store:
+        say(store.session("call-2"), 1, "user", "one more")
+    assert json.loads(process.stdout.readline())["body"]["content"] == "one more"
+    process.send_signal(signal.SIGINT)
+    rest, complaints = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, rest, complaints) == (ExitCode.INTERRUPTED, b"", b"")
+
+
+def test_an_import_that_is_killed_goes_on(command: list[str], turnlog: Any, tmp_path: Path) -> None:
+    """Nothing is lost and nothing doubled, wherever the first import was ended."""
+    file = tmp_path / "long.jsonl"
+    with file.open("w") as stream:
+        for session in range(40):
+            for number in range(500):
+                line: dict[str, Any] = {"session": f"s{session:02d}", "sequence": number}
+                if number:
+                    line["parent"] = number - 1
+                line |= {"kind": "message", "recorded_us": number + 1, "body": {"n": number}}
+                stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+    path = tmp_path / "store"
+    with Store.open(path) as store, store.subscribe(after=0) as arriving:
+        process = subprocess.Popen([*command, "import", str(path), str(file)])
+        next(iter(arriving))
+        process.kill()
+        process.wait(DEADLINE_S)
+    outcome = turnlog("import", path, file, "--json")
+    assert outcome.code == 0
+    result = json.loads(outcome.out)
+    assert result["events"] + result["skipped_events"] == 20_000
+    assert turnlog("export", path).out_bytes == file.read_bytes()
+
+
+def test_the_module_runs(command: list[str], calls: Path, repository: Path) -> None:
+    environment = dict(os.environ, PYTHONPATH=f"{repository}{os.pathsep}{repository / 'tools'}")
+    done = subprocess.run(
+        [command[0], "-m", "turnlog", "check", str(calls)],
+        capture_output=True,
+        env=environment,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"no findings")

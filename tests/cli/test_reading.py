@@ -1,0 +1,228 @@
+"""show, replay, sessions, tail, stats, check: what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Store
+from turnlog.exits import ExitCode
+
+from .conftest import acting, fill_with_everything
+
+
+def test_show_is_a_transcript(turnlog: Any, calls: Path) -> None:
+    head, *entries = turnlog("show", calls, "call-2").out.splitlines()
+    assert "call-2" in head
+    assert "u2" in head
+    assert "3 events" in head
+    assert entries == [
+        "0000000000  +00:00.000    user        Hello",
+        "0000000001  +00:00.500    assistant   Good morning",
+        "0000000002  +00:00.500    timing      e2e_latency_ms=500",
+    ]
+
+
+@pytest.mark.parametrize(("limit", "sequences"), [(0, []), (2, [1, 2]), (9, [0, 1, 2])])
+def test_show_takes_the_last_events(
+    turnlog: Any, calls: Path, limit: int, sequences: list[int]
+) -> None:
+    outcome = turnlog("show", calls, "call-2", "--limit", limit, "--json")
+    assert [json.loads(line)["sequence"] for line in outcome.out.splitlines()] == sequences
+
+
+def test_show_json_is_the_export(turnlog: Any, calls: Path) -> None:
+    shown = turnlog("show", calls, "call-2", "--json").out_bytes
+    assert shown == turnlog("export", calls, "--session", "call-2").out_bytes
+
+
+def test_show_keeps_tenants_apart(turnlog: Any, calls: Path) -> None:
+    assert "From acme" in turnlog("show", calls, "call-1", "--tenant", "acme").out
+    assert "From acme" not in turnlog("show", calls, "call-1").out
+
+
+def test_show_shortens_long_entries_unless_asked_not_to(turnlog: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store.open(path) as store:
+        store.session("s").append({"role": "user", "content": "x" * 9000}).result()
+    assert "(7,000 more characters)" in turnlog("show", path, "s").out
+    assert "x" * 9000 in turnlog("show", path, "s", "--full").out
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_replay_is_byte_stable(turnlog: Any, calls: Path, options: list[str]) -> None:
+    first = turnlog("replay", calls, "call-2", *options)
+    assert first.code == 0
+    with Store.open(calls) as store:
+        store.session("other").append({"role": "user", "content": "Meanwhile"}).result()
+    assert turnlog("replay", calls, "call-2", *options).out_bytes == first.out_bytes
+
+
+def test_replay_of_the_same_call_in_another_store_is_the_same(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    """Positions, session numbers and the time of recording belong to a store, not to the call."""
+    lines = [json.loads(line) for line in turnlog("export", calls).out.splitlines()]
+    for line in lines:
+        line["recorded_us"] += 77
+    file = tmp_path / "moved.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in reversed(lines[:1])))
+    with file.open("a") as stream:
+        stream.writelines(json.dumps(line) + "\n" for line in lines[1:])
+    turnlog("import", tmp_path / "moved", file)
+    for options in ([], ["--json"]):
+        ours = turnlog("replay", calls, "call-2", *options).out_bytes
+        assert turnlog("replay", tmp_path / "moved", "call-2", *options).out_bytes == ours
+
+
+def test_replay_json_has_offsets_and_no_clock(turnlog: Any, calls: Path) -> None:
+    lines = [json.loads(x) for x in turnlog("replay", calls, "call-2", "--json").out.splitlines()]
+    assert [line["offset_us"] for line in lines] == [0, 500_000, 500_100]
+    assert not any("recorded_us" in line or "position" in line for line in lines)
+
+
+def test_replay_waits_as_long_as_the_call_did(
+    turnlog: Any, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnlog.verbs import replay_session
+
+    slept: list[float] = []
+    monkeypatch.setattr(replay_session, "sleep", slept.append)
+    plain = turnlog("replay", calls, "call-2").out_bytes
+    assert slept == []
+    assert turnlog("replay", calls, "call-2", "--speed", "10").out_bytes == plain
+    assert slept == [0.05, pytest.approx(0.00001)]
+
+
+def test_replay_never_waits_for_times_that_go_back(
+    turnlog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnlog.verbs import replay_session
+
+    slept: list[float] = []
+    monkeypatch.setattr(replay_session, "sleep", slept.append)
+    with Store.open(tmp_path / "store") as store:
+        for time_us in (10_000_000, 5_000_000, 5_000_000, 20_000_000):
+            store.session("s").append({"role": "user", "content": "x"}, time_us=time_us).result()
+    outcome = turnlog("replay", tmp_path / "store", "s", "--speed", "1")
+    assert slept == [10.0]
+    assert [line[12:22] for line in outcome.out.splitlines()[1:-1]] == [
+        "+00:00.000",
+        "-00:05.000",
+        "-00:05.000",
+        "+00:10.000",
+    ]
+
+
+def test_replay_limit(turnlog: Any, calls: Path) -> None:
+    assert len(turnlog("replay", calls, "call-2", "--limit", 2, "--json").out.splitlines()) == 2
+
+
+def test_sessions_newest_first(turnlog: Any, calls: Path) -> None:
+    head, *rows = turnlog("sessions", calls).out.splitlines()
+    assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) TITLE".split()
+    assert [row.split()[:4] for row in rows] == [
+        ["call-1", "u1", "1", "1"],
+        ["call-2", "u2", "3", "2"],
+    ]
+    assert rows[1].endswith("Second")
+
+
+def test_sessions_by_page(turnlog: Any, calls: Path) -> None:
+    first, more = turnlog("sessions", calls, "--limit", 1, "--json").out.splitlines()
+    assert json.loads(first)["session"] == "call-1"
+    cursor = json.loads(more)["cursor"]
+    second = turnlog("sessions", calls, "--limit", 1, "--json", "--cursor", cursor).out
+    assert json.loads(second.splitlines()[0])["session"] == "call-2"
+
+
+def test_sessions_of_a_user_and_of_a_tenant(turnlog: Any, calls: Path) -> None:
+    of_user = turnlog("sessions", calls, "--user", "u2", "--json").out.splitlines()
+    assert [json.loads(line)["session"] for line in of_user] == ["call-2"]
+    of_tenant = turnlog("sessions", calls, "--tenant", "acme", "--json").out.splitlines()
+    assert [json.loads(line)["tenant"] for line in of_tenant] == ["acme"]
+
+
+def test_a_cursor_that_is_none_is_a_wrong_command_line(turnlog: Any, calls: Path) -> None:
+    outcome = turnlog("sessions", calls, "--cursor", "\x1b[31mno")
+    assert outcome.code == ExitCode.USAGE
+    assert acting(outcome.err) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "places"),
+    [
+        pytest.param(
+            [],
+            [("call-2", 0), ("call-2", 1), ("call-2", 2), ("call-1", 0), ("call-1", 0)],
+            id="all",
+        ),
+        pytest.param(["-n", 2], [("call-1", 0), ("call-1", 0)], id="last-2"),
+        pytest.param(["-n", 0], [], id="none"),
+        pytest.param(["--session", "call-2", "-n", 1], [("call-2", 2)], id="session"),
+        pytest.param(["--tenant", "acme"], [("call-1", 0)], id="tenant"),
+        pytest.param(["--tenant", "", "-n", 2], [("call-2", 2), ("call-1", 0)], id="unnamed"),
+    ],
+)
+def test_tail(
+    turnlog: Any, calls: Path, options: list[object], places: list[tuple[str, int]]
+) -> None:
+    lines = [
+        json.loads(line) for line in turnlog("tail", calls, "--json", *options).out.splitlines()
+    ]
+    assert [(line["session"], line["sequence"]) for line in lines] == places
+    assert [line["position"] for line in lines] == sorted(line["position"] for line in lines)
+    assert turnlog("tail", calls, *options).out.count("\n") == len(places)
+
+
+def test_check_of_a_sound_store(turnlog: Any, calls: Path) -> None:
+    outcome = turnlog("check", calls)
+    assert outcome.code == 0
+    assert outcome.out.startswith("no findings")
+    result = json.loads(turnlog("check", calls, "--json").out)
+    assert (result["ok"], result["findings"]) == (True, [])
+
+
+def test_stats(turnlog: Any, calls: Path) -> None:
+    facts = json.loads(turnlog("stats", calls, "--json").out)
+    assert facts["events"] == 5
+    assert "events" in turnlog("stats", calls).out
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_nothing_stored_acts_on_the_terminal(
+    turnlog: Any, tmp_path: Path, options: list[str]
+) -> None:
+    path = tmp_path / "everything"
+    with Store.open(path) as store:
+        fill_with_everything(store)
+    name = "é/../\x1b[31m"
+    for line in (
+        ["show", path, name],
+        ["show", path, name, "--full"],
+        ["replay", path, name],
+        ["sessions", path],
+        ["tail", path, "-n", 50],
+        ["tail", path, "--session", name],
+        ["tail", path, "--tenant", "tenant \x07"],
+        ["stats", path],
+        ["check", path],
+    ):
+        outcome = turnlog(*line, *options)
+        assert outcome.code == 0, outcome.err
+        assert outcome.out
+        assert acting(outcome.out + outcome.err) == []
+    assert acting(turnlog("export", path).out) == []
+
+
+def test_names_of_files_and_sessions_are_inert_in_messages(turnlog: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bad\x1b[2J\u202e.jsonl"
+    file.write_text('{"session":"s\\u001b[31m","sequence":0,"kind":"message","body":{"$x":1}}\n')
+    outcome = turnlog("import", tmp_path / "store", file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert acting(outcome.out + outcome.err) == []
+    assert r"bad\x1b[2J\u202e.jsonl" in outcome.err
+    assert r"s\x1b[31m" in outcome.err

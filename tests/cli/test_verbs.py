@@ -1,0 +1,181 @@
+"""Every verb has help, documented exit codes, and errors of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from eventlog import errors
+from turnlog.cli import app
+from turnlog.exits import MEANINGS, ExitCode, exit_code_of
+
+VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
+WITH_JSON = ("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate")
+
+
+def arguments(verb: str, store: Path) -> list[object]:
+    return [verb, store, "s"] if verb in ("replay", "show") else [verb, store]
+
+
+def test_the_verbs_of_this_release() -> None:
+    assert set(VERBS) == {*READING, "import", "simulate"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(turnlog: Any, verb: str) -> None:
+    outcome = turnlog(verb, "--help")
+    assert outcome.code == 0
+    assert f"Usage: turnlog {verb} [OPTIONS] STORE" in outcome.out
+    assert f"Example:\n    turnlog {verb} calls.turnlog" in outcome.out
+    assert ("--json" in outcome.out) == (verb in WITH_JSON)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_in_the_readme(repository: Path, verb: str) -> None:
+    readme = (repository / "README.md").read_text()
+    assert f"`{verb}`" in readme or f"turnlog {verb}" in readme
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_every_exit_code_is_documented(turnlog: Any, code: ExitCode) -> None:
+    assert f"{code.value:>3}  {MEANINGS[code]}" in turnlog("--help").out
+
+
+def subclasses(kind: type[errors.TurnlogError]) -> Iterator[type[errors.TurnlogError]]:
+    for each in kind.__subclasses__():
+        if each.__module__ == "eventlog.errors":
+            yield each
+            yield from subclasses(each)
+
+
+@pytest.mark.parametrize("kind", sorted(subclasses(errors.TurnlogError), key=lambda k: k.__name__))
+def test_every_error_of_the_library_has_an_exit_code(kind: type[errors.TurnlogError]) -> None:
+    assert exit_code_of(kind.__new__(kind)) not in (ExitCode.OK, ExitCode.INTERNAL)
+
+
+def test_version(turnlog: Any) -> None:
+    outcome = turnlog("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("turnlog ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["fly"], id="unknown-verb"),
+        pytest.param(["\x1b[31mfly\n"], id="hostile-verb"),
+        pytest.param(["show"], id="no-store"),
+        pytest.param(["show", "s"], id="no-session"),
+        pytest.param(["show", "s", "x", "y"], id="too-much"),
+        pytest.param(["show", "s", "x", "--limit", "-1"], id="negative"),
+        pytest.param(["show", "s", "x", "--limit", "\x1b"], id="hostile-number"),
+        pytest.param(["import", "s", "missing\x1b[2J.jsonl"], id="no-such-file"),
+        pytest.param(["tail", "--fast", "s"], id="unknown-option"),
+        pytest.param(["simulate", "s", "--calls", "0"], id="no-calls"),
+        pytest.param(["replay", "s", "x", "--speed", "-1"], id="back-in-time"),
+        pytest.param(["replay", "s", "x", "--speed", "nan"], id="no-speed"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_a_hint(
+    turnlog: Any, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = turnlog(*line)
+    assert outcome.code == ExitCode.USAGE
+    assert outcome.out == ""
+    first, second = outcome.err.removesuffix("\n").split("\n")
+    assert first.startswith("turnlog: ")
+    assert second.startswith("  hint: ")
+    assert outcome.err.replace("\n", "").isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_reading_verbs_never_create_a_store(turnlog: Any, verb: str, tmp_path: Path) -> None:
+    outcome = turnlog(*arguments(verb, tmp_path / "none"))
+    assert outcome.code == ExitCode.NOT_A_STORE
+    assert outcome.err.startswith("turnlog: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_reading_verbs_leave_a_store_as_it_was(turnlog: Any, verb: str, calls: Path) -> None:
+    before = (calls / "data.mdb").read_bytes()
+    outcome = turnlog(
+        *arguments(verb, calls)[:2], *(["call-1"] if verb in ("replay", "show") else [])
+    )
+    assert outcome.code == 0
+    assert (calls / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_what_is_no_store_is_called_so(turnlog: Any, verb: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no store")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "note.txt").write_text("mine")
+    assert turnlog(*arguments(verb, file)).code == ExitCode.NOT_A_STORE
+    assert turnlog(*arguments(verb, folder)).code == ExitCode.NOT_A_STORE
+    assert [entry.name for entry in folder.iterdir()] == ["note.txt"]
+
+
+@pytest.mark.parametrize("verb", ["replay", "show", "tail", "export"])
+def test_an_unknown_session_is_a_negative_answer(turnlog: Any, verb: str, calls: Path) -> None:
+    name = "no\x1b[31mbody"
+    line = [verb, calls, name] if verb in ("replay", "show") else [verb, calls, "--session", name]
+    outcome = turnlog(*line)
+    assert outcome.code == ExitCode.NEGATIVE
+    assert outcome.out == ""
+    assert r"'no\x1b[31mbody'" in outcome.err
+
+
+@pytest.mark.parametrize("verb", ["replay", "show"])
+def test_names_that_look_like_options_follow_two_dashes(
+    turnlog: Any, verb: str, tmp_path: Path
+) -> None:
+    from engine import Store
+
+    path = tmp_path / "-store"
+    with Store.open(path) as store:
+        store.session("--help").append({"role": "user", "content": "odd"}).result()
+    outcome = turnlog(verb, "--", path, "--help")
+    assert outcome.code == 0
+    assert "odd" in outcome.out
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    turnlog: Any, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnlog.verbs import show_stats
+
+    def fail(path: Path, *, as_json: bool) -> ExitCode:
+        raise RuntimeError("odd\x1b[31m")
+
+    monkeypatch.setattr(show_stats, "run", fail)
+    outcome = turnlog("stats", calls)
+    assert outcome.code == ExitCode.INTERNAL
+    assert outcome.err.startswith("turnlog: internal error: RuntimeError: odd\\x1b[31m\n  hint: ")
+
+
+def test_traceback_shows_where_an_error_came_from(calls: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, ["stats", str(tmp_path / "none"), "--traceback"])
+    assert result.exit_code == ExitCode.NOT_A_STORE
+    assert "Traceback" in result.stderr
+    assert "turnlog: " in result.stderr
+
+
+def test_a_missing_permission_is_told_with_the_path(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    outcome = turnlog("export", calls, "-o", tmp_path / "no" / "where.jsonl")
+    assert outcome.code == ExitCode.UNAVAILABLE
+    assert "where.jsonl" in outcome.err

@@ -1,0 +1,1 @@
+"""The command line of turnlog; programs import ``engine``."""

@@ -1,0 +1,416 @@
+"""The command line: parses, dispatches to ``turnlog.verbs``, turns errors into exit codes.
+
+Invariants:
+    1. Whatever goes wrong, standard error gets ``turnlog: <message>`` and a hint, never a
+       traceback (but with ``--traceback``), and the exit code is one of ``turnlog.exits``.
+    2. Verbs that only read never create a store.
+    3. No option comes from data: ``--`` ends options, and nothing else is read than arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from eventlog.errors import TurnlogError
+from eventlog.version import VERSION
+from turnlog import terminal
+from turnlog.exits import ExitCode, exit_code_of, exit_table
+
+EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
+
+
+class Verbs(TyperGroup):
+    """The group of all verbs: the one place where errors become messages and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run one command line and leave with its exit code."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        show_traceback = _takes_traceback(arguments)
+        try:
+            code = super().main(
+                arguments, prog_name or "turnlog", complete_var, False, False, **extra
+            )
+            sys.stdout.flush()
+        except typer.TyperException as error:
+            context = getattr(error, "ctx", None)
+            path = "turnlog" if context is None else context.command_path
+            terminal.complain(error.format_message(), f"Try `{path} --help`.")
+            code = ExitCode.USAGE
+        except (typer.Abort, KeyboardInterrupt):
+            code = ExitCode.INTERRUPTED
+        except BrokenPipeError:  # by the flush above
+            _leave_pipe()
+            code = ExitCode.PIPE_CLOSED
+        except TurnlogError as error:
+            if show_traceback:
+                traceback.print_exc()
+            terminal.complain(str(error), error.hint)
+            code = exit_code_of(error)
+        except OSError as error:
+            if show_traceback:
+                traceback.print_exc()
+            terminal.complain(_os_message(error), "Check the path and its permissions.")
+            code = ExitCode.UNAVAILABLE
+        except Exception as error:  # the top: what nobody foresaw is one line too
+            if show_traceback:
+                traceback.print_exc()
+            terminal.complain(
+                f"internal error: {type(error).__name__}: {error}",
+                "This is a fault in turnlog; `turnlog --traceback VERB …` shows where.",
+            )
+            code = ExitCode.INTERNAL
+        sys.exit(int(code or 0))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; a reader of the output that went away is no fault and no news."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _leave_pipe()
+            raise typer.Exit(ExitCode.PIPE_CLOSED) from None
+
+
+class Verb(TyperCommand):
+    """One verb; its usage line names arguments plainly, ``STORE FILE...``."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line."""
+        return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+def _example(*lines: str) -> str:
+    """The end of a verb's help, kept as it is by the leading mark."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _takes_traceback(arguments: list[str]) -> bool:
+    """Take ``--traceback`` out of the arguments before ``--``, wherever it stands."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--traceback" not in arguments[:end]:
+        return False
+    arguments.remove("--traceback")
+    return True
+
+
+def _leave_pipe() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush stays quiet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _os_message(error: OSError) -> str:
+    reason = error.strerror or type(error).__name__
+    if error.filename is None:
+        return reason
+    return f"{terminal.quote(os.fsdecode(error.filename))}: {reason}"
+
+
+app = typer.Typer(
+    cls=Verbs,
+    name="turnlog",
+    help="Look into, fill, copy and check a store of agent sessions.",
+    epilog=EPILOG,
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+StorePath = Annotated[
+    Path, typer.Argument(metavar="STORE", help="The store's directory.", show_default=False)
+]
+SessionName = Annotated[
+    str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
+]
+TenantName = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one.")
+]
+AnyTenantName = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        terminal.Screen().line(f"turnlog {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _turnlog(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    show_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from.")
+    ] = False,
+) -> None:
+    """Look into, fill, copy and check a store of agent sessions."""
+
+
+@app.command(
+    "import",
+    cls=Verb,
+    epilog=_example(
+        "turnlog import calls.turnlog export.jsonl",
+        "turnlog import calls.turnlog --format openai chats/*.jsonl",
+    ),
+)
+def import_(
+    store: StorePath,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Files to read.", exists=True, dir_okay=False),
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="The files' format; guessed without it."),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", metavar="NAME", help="Put every session into this tenant."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import sessions from files.
+
+    What the store has already is skipped. A damaged session is named and left out, all others are
+    imported, and the exit code is 3. An import that was broken off goes on where it stopped when
+    it is started again.
+    """
+    from turnlog.verbs import import_sessions
+
+    _leave(import_sessions.run(store, files, format=format, tenant=tenant, as_json=as_json))
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example(
+        "turnlog export calls.turnlog -o calls.jsonl",
+        "turnlog export calls.turnlog --session call-42 | jq .body",
+    ),
+)
+def export(
+    store: StorePath,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to a file, once complete."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="Only this session.")
+    ] = None,
+    tenant: AnyTenantName = None,
+) -> None:
+    """Export events as JSON lines.
+
+    One event a line, session after session in the order of their names. `turnlog import` gives
+    the lines back byte for byte. The same content gives the same bytes, in whatever order its
+    sessions were written. With --session but without --tenant, the unnamed tenant is meant.
+    """
+    from turnlog.verbs import export_sessions
+
+    _leave(export_sessions.run(store, output=output, force=force, session=session, tenant=tenant))
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example(
+        "turnlog replay calls.turnlog call-42",
+        "turnlog replay calls.turnlog call-42 --speed 1",
+    ),
+)
+def replay(
+    store: StorePath,
+    session: SessionName,
+    speed: Annotated[
+        float,
+        typer.Option(
+            "--speed", min=0.0, metavar="N", help="1 is as fast as it was, 10 ten times; 0 no wait."
+        ),
+    ] = 0.0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after N events.")
+    ] = None,
+    tenant: TenantName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Replay a session on a virtual clock.
+
+    The same session always gives the same bytes. Times are those that came with the events; a
+    session without any is replayed by the times at which it was recorded.
+    """
+    from turnlog.verbs import replay_session
+
+    _leave(
+        replay_session.run(store, session, speed=speed, limit=limit, tenant=tenant, as_json=as_json)
+    )
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example(
+        "turnlog show calls.turnlog call-42 --limit 20",
+        "turnlog show calls.turnlog -- -odd-name",
+    ),
+)
+def show(
+    store: StorePath,
+    session: SessionName,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, metavar="N", help="Only the last N events.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
+    tenant: TenantName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a session as a transcript."""
+    from turnlog.verbs import show_session
+
+    _leave(show_session.run(store, session, limit=limit, full=full, tenant=tenant, as_json=as_json))
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example("turnlog sessions calls.turnlog --user u7 --limit 20"),
+)
+def sessions(
+    store: StorePath,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="Only sessions of this user.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")] = 50,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="TEXT", help="Go on where a listing before stopped."),
+    ] = None,
+    tenant: TenantName = "",
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, newest activity first."""
+    from turnlog.verbs import list_sessions
+
+    _leave(
+        list_sessions.run(
+            store, user=user, limit=limit, cursor=cursor, tenant=tenant, as_json=as_json
+        )
+    )
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example("turnlog tail calls.turnlog -n 20 --follow"),
+)
+def tail(
+    store: StorePath,
+    count: Annotated[int, typer.Option("-n", min=0, metavar="N", help="The last N events.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on as events are committed, until Ctrl-C.")
+    ] = False,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="Only this session.")
+    ] = None,
+    tenant: AnyTenantName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest events, and follow the store."""
+    from turnlog.verbs import tail_events
+
+    _leave(
+        tail_events.run(
+            store, count=count, follow=follow, session=session, tenant=tenant, as_json=as_json
+        )
+    )
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example("turnlog stats calls.turnlog"),
+)
+def stats(store: StorePath, as_json: AsJson = False) -> None:
+    """Show what a store holds and what it takes on disk."""
+    from turnlog.verbs import show_stats
+
+    _leave(show_stats.run(store, as_json=as_json))
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example("turnlog check calls.turnlog"),
+)
+def check(store: StorePath, as_json: AsJson = False) -> None:
+    """Read everything and report what is wrong.
+
+    The exit code is 1 when there are findings.
+    """
+    from turnlog.verbs import check_store
+
+    _leave(check_store.run(store, as_json=as_json))
+
+
+@app.command(
+    cls=Verb,
+    epilog=_example(
+        "turnlog simulate calls.turnlog --calls 20 --hours 1 --seed 7",
+        "turnlog replay calls.turnlog call-0001",
+    ),
+)
+def simulate(
+    store: StorePath,
+    calls: Annotated[
+        int,
+        typer.Option("--calls", min=1, max=100_000, metavar="N", help="Calls at the same time."),
+    ] = 20,
+    hours: Annotated[
+        float, typer.Option("--hours", min=0.0, max=1000.0, metavar="H", help="Simulated hours.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="The same seed says the same words.")
+    ] = 0,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="TEXT", help="Start of the sessions' names.")
+    ] = "call-",
+    as_json: AsJson = False,
+) -> None:
+    """Fill a store with simulated voice calls.
+
+    Calls run side by side on one event loop; every event is durable before its call goes on. In
+    the end each call is read back and compared, and the store is checked.
+    """
+    from turnlog.verbs import simulate_calls
+
+    _leave(
+        simulate_calls.run(
+            store, calls=calls, hours=hours, seed=seed, prefix=prefix, as_json=as_json
+        )
+    )
+
+
+def _leave(code: ExitCode) -> NoReturn:
+    raise typer.Exit(int(code))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line, ``sys.argv`` without arguments, and exit with its code."""
+    app(args=None if arguments is None else list(arguments), prog_name="turnlog")
+    raise AssertionError("a command line always ends with an exit code")

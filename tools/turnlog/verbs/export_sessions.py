@@ -1,0 +1,123 @@
+"""``turnlog export``: events as JSON lines, one a line, sessions in the order of their names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import IO
+
+from engine import Session, Store, Tenant
+from engine.export import event_to_line
+from eventlog.errors import UsageError
+from turnlog import terminal
+from turnlog.exits import ExitCode
+from turnlog.stores import existing_session, open_to_read, session_names, tenant_names
+
+FLUSH_LINES = 256  # lines written together
+
+
+def run(
+    path: Path, *, output: Path | None, force: bool, session: str | None, tenant: str | None
+) -> ExitCode:
+    """Write the export to standard output, or to a file that appears once it is complete."""
+    with open_to_read(path) as store, terminal.ProgressBar("exporting", store.last_position) as bar:
+        sessions = _chosen(store, session, tenant)
+        if output is None:
+            with _standard_output() as stream:
+                _write(sessions, stream, bar)
+        else:
+            with _new_file(output, replace=force) as stream:
+                _write(sessions, stream, bar)
+    return ExitCode.OK
+
+
+def _chosen(store: Store, session: str | None, tenant: str | None) -> Iterator[Session]:
+    if session is not None:
+        yield existing_session(store.tenant(tenant or ""), session)
+        return
+    for name in tenant_names(store) if tenant is None else [tenant]:
+        world: Tenant = store.tenant(name)
+        for session_name in session_names(world):
+            yield world.session(session_name)
+
+
+def _write(sessions: Iterator[Session], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
+    for session in sessions:
+        lines: list[str] = []
+        for event in session.events():
+            lines.append(event_to_line(event))
+            if len(lines) == FLUSH_LINES:
+                _flush(lines, stream, bar)
+        _flush(lines, stream, bar)
+
+
+def _flush(lines: list[str], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
+    if lines:
+        stream.write(("\n".join(lines) + "\n").encode())
+        bar.advance(len(lines))
+        lines.clear()
+
+
+@contextmanager
+def _standard_output() -> Iterator[IO[bytes]]:
+    sys.stdout.flush()
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
+    """A file beside the target that takes its place once it is written and on disk.
+
+    Raises:
+        UsageError: The target exists, now or when the export is done, and is not to be replaced.
+    """
+    if not replace and (target.exists() or target.is_symlink()):
+        raise _exists(target)
+    if target.is_dir():
+        raise UsageError(f"{terminal.quote(str(target))} is a directory", hint="Name a file.")
+    draft = target.with_name(f".{target.name[:100]}.{token_hex(8)}.part")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if replace:
+            os.replace(draft, target)
+        else:
+            _move_to_new(draft, target)
+        _sync_directory(target.parent)
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def _move_to_new(draft: Path, target: Path) -> None:
+    """Give a file another name, never in place of a file that came meanwhile."""
+    try:
+        os.link(draft, target)  # a rename would replace
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without links
+        if target.exists():
+            raise _exists(target) from None
+        os.replace(draft, target)
+
+
+def _exists(target: Path) -> UsageError:
+    return UsageError(
+        f"{terminal.quote(str(target))} exists", hint="Give another name, or --force to replace it."
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

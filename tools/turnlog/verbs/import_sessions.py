@@ -1,0 +1,255 @@
+"""``turnlog import``: sessions from files; what the store has is skipped, what is broken named.
+
+Invariants:
+    1. A session is imported only after it was read whole and compared with what the store holds.
+    2. What the store holds of a session must be the beginning of what the file holds, event for
+       event; then the rest is appended, and nothing when there is no rest. Else it is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine import Store
+from engine.export import encode_line, escape_line, line_mapping
+from engine.kinds import CONTROLS
+from eventlog.errors import ConflictError, DamagedInputError, UsageError
+from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
+from turnlog import importers, terminal
+from turnlog.exits import ExitCode
+from turnlog.stores import open_to_write
+from turnlog.terminal import counted
+
+Line = dict[str, Any]
+
+_FACTS = (
+    "id",
+    "time_us",
+    "recorded_us",
+    "tokens",
+    "run_id",
+    "turn_id",
+    "speech_id",
+    "request_id",
+    "metadata",
+    "body",
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the files' sessions."""
+
+    sessions: int = 0
+    events: int = 0
+    skipped_sessions: int = 0
+    skipped_events: int = 0
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session on its way: where it comes from and its lines."""
+
+    file: str
+    first_line: int | None
+    tenant: str
+    name: str
+    lines: list[Line]
+
+
+def run(
+    path: Path, files: list[Path], *, format: str | None, tenant: str | None, as_json: bool
+) -> ExitCode:
+    """Import the files one after the other; a negative exit code tells of what was left out."""
+    _refuse_unknown(format)
+    screen = terminal.Screen()
+    tally = Tally()
+    size = sum(file.stat().st_size for file in files)
+    with open_to_write(path) as store, terminal.ProgressBar("importing", size or None) as bar:
+        batch = _Batch(store, tally)
+        for file in files:
+            for item in _read(file, format):
+                if isinstance(item, importers.Damage):
+                    batch.report(item.file, item.line, item.session, item.reason)
+                else:
+                    batch.add(_prepared(str(file), item, tenant))
+                    bar.advance(0, f"{tally.events:,} events, {file.name}")
+            bar.advance(file.stat().st_size)
+        batch.load()
+    if as_json:
+        screen.data(
+            {
+                "sessions": tally.sessions,
+                "events": tally.events,
+                "skipped_sessions": tally.skipped_sessions,
+                "skipped_events": tally.skipped_events,
+                "damaged": tally.damaged,
+            }
+        )
+    else:
+        screen.line(
+            f"imported {counted(tally.events, 'event')} of {counted(tally.sessions, 'session')}"
+            f"; skipped {counted(tally.skipped_events, 'event')} that were there"
+            f"; left out {counted(len(tally.damaged), 'damaged part')}"
+        )
+    return ExitCode.DAMAGED_INPUT if tally.damaged else ExitCode.OK
+
+
+def _refuse_unknown(format: str | None) -> None:
+    if format is not None and format not in importers.FORMATS:
+        raise UsageError(
+            f"no format is called {terminal.quote(format)}",
+            hint=f"Name one of: {', '.join(importers.FORMATS)}.",
+        )
+
+
+def _read(file: Path, format: str | None) -> Iterator[importers.ParsedSession | importers.Damage]:
+    """The file's sessions; a file that cannot be read at all is one damage."""
+    try:
+        yield from importers.read_file(file, format=format)
+    except DamagedInputError as error:
+        yield importers.Damage(error.file, error.line, None, error.reason)
+    except UsageError as error:
+        yield importers.Damage(str(file), None, None, str(error))
+
+
+def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) -> _Session:
+    """The session as export lines of plain values.
+
+    Where no event names its parent, as in all foreign formats, each follows the one before.
+    """
+    into = parsed.tenant if tenant is None else tenant
+    is_numbered = any(event.sequence is not None for event in parsed.events)
+    has_parents = any(event.parent is not None for event in parsed.events)
+    facts = {"user_id": parsed.user_id, "title": parsed.title, "metadata": parsed.metadata}
+    opening = {key: fact for key, fact in facts.items() if fact is not None}
+    lines: list[Line] = []
+    head: int | None = None
+    for number, event in enumerate(parsed.events):
+        line: Line = {"tenant": into, "session": parsed.name, "kind": event.kind}
+        sequence = event.sequence if is_numbered else number
+        line["sequence"] = sequence
+        is_control = event.kind in CONTROLS
+        line["parent"] = event.parent if has_parents or is_control else head
+        if not is_control:
+            head = sequence
+        if number == 0:
+            line["opening"] = event.opening or opening or None
+        for key in _FACTS:
+            line[key] = getattr(event, key)
+        lines.append(line)
+    first_line = None if parsed.lines is None else parsed.lines[0]
+    return _Session(file, first_line, into, parsed.name, lines)
+
+
+def _refuse_what_would_change(session: _Session) -> None:
+    """Refuse a session that the store would number or link differently than its lines say.
+
+    Raises:
+        UsageError: A sequence is missing, or the session has branches, which only the linear
+            history of this release would flatten.
+    """
+    head: int | None = None
+    for number, line in enumerate(session.lines):
+        if line["sequence"] != number:
+            raise UsageError(f"sequence {number} is missing")
+        is_control = line["kind"] in CONTROLS
+        if line["parent"] != (None if is_control else head):
+            raise UsageError(
+                f"sequence {number} does not follow the event before it; sessions with branches "
+                "cannot be imported"
+            )
+        if not is_control:
+            head = number
+
+
+class _Batch:
+    """Sessions that are loaded together, so that many short ones share a commit."""
+
+    def __init__(self, store: Store, tally: Tally) -> None:
+        self._store = store
+        self._tally = tally
+        self._sessions: dict[tuple[str, str], tuple[_Session, list[Line]]] = {}
+        self._events = 0
+
+    def report(self, file: str, line: int | None, session: str | None, reason: str) -> None:
+        """Name what is left out, on standard error and for the result."""
+        self._tally.damaged.append(
+            {"file": file, "line": line, "session": session, "reason": reason}
+        )
+        where = terminal.escape(file) if line is None else f"{terminal.escape(file)}:{line}"
+        what = "" if session is None else f"session {terminal.quote(session)}: "
+        terminal.complain(f"{where}: {what}{reason}")
+
+    def add(self, session: _Session) -> None:
+        """Take a session; what the store has of it already is left out."""
+        key = (session.tenant, session.name)
+        if key in self._sessions:
+            self.load()
+        try:
+            rest = self._rest(session)
+        except (ConflictError, UsageError) as error:
+            self._report(session, error)
+            return
+        if not rest:
+            self._tally.skipped_sessions += 1
+            self._tally.skipped_events += len(session.lines)
+            return
+        self._sessions[key] = (session, rest)
+        self._events += len(rest)
+        if self._events >= COMMIT_EVENTS_MAX:
+            self.load()
+
+    def load(self) -> None:
+        """Load what was taken; when one session is refused, the others go one by one."""
+        waiting = list(self._sessions.values())
+        self._sessions.clear()
+        self._events = 0
+        if not waiting:
+            return
+        try:
+            self._load([line for _, rest in waiting for line in rest])
+        except (ConflictError, UsageError) as error:
+            if len(waiting) == 1:
+                self._report(waiting[0][0], error)
+                return
+            for session, _ in waiting:
+                self.add(session)
+                self.load()
+            return
+        self._tally.sessions += len(waiting)
+        for session, rest in waiting:
+            self._tally.events += len(rest)
+            self._tally.skipped_events += len(session.lines) - len(rest)
+
+    def _load(self, lines: list[Line]) -> None:
+        self._store.load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
+
+    def _report(self, session: _Session, error: ConflictError | UsageError) -> None:
+        self.report(session.file, session.first_line, session.name, str(error))
+
+    def _rest(self, session: _Session) -> list[Line]:
+        """The lines that the store does not hold yet.
+
+        Raises:
+            ConflictError: It holds something else.
+            UsageError: The session cannot be a session of this store.
+        """
+        _refuse_what_would_change(session)
+        stored = self._store.tenant(session.tenant).session(session.name)
+        if not stored.exists:
+            return session.lines
+        count = 0
+        for event, line in zip(stored.events(), session.lines, strict=False):
+            theirs = escape_line(line)
+            ours = line_mapping(event)
+            if "recorded_us" not in theirs:
+                del ours["recorded_us"]
+            if encode_line(ours) != encode_line(theirs):
+                raise ConflictError(f"the store holds another event at sequence {count}")
+            count += 1
+        return session.lines[count:]

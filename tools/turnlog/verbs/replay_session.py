@@ -1,0 +1,76 @@
+"""``turnlog replay``: a session again, on its own time line."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from time import sleep
+
+from engine import Event
+from engine.export import encode_line, line_mapping
+from turnlog import terminal
+from turnlog.exits import ExitCode
+from turnlog.stores import existing_session, open_to_read
+from turnlog.transcript import FIRST_EVENTS, Timeline, entry, offset_text, time_text
+
+
+def run(
+    path: Path, name: str, *, speed: float, limit: int | None, tenant: str, as_json: bool
+) -> ExitCode:
+    """Write the session's events in order, waiting between them when a speed is given."""
+    screen = terminal.Screen()
+    with open_to_read(path) as store:
+        session = existing_session(store.tenant(tenant), name)
+        info = session.info()
+        assert info is not None
+        timeline = Timeline(islice(session.events(), FIRST_EVENTS))
+        if not as_json:
+            head = [terminal.quote(name), *(text for text in (info.user_id, info.title) if text)]
+            head.append(f"starts {time_text(timeline.start_us)} UTC")
+            screen.line(("  ".join(head), "bold"))
+        digest = blake2b(digest_size=16)
+        count = 0
+        offset_us = 0
+        waited = _Pace(speed)
+        for event in islice(session.events(), limit):
+            offset_us = timeline.offset_us(event)
+            line = _line(event, offset_us)
+            digest.update(encode_line(line).encode() + b"\n")
+            count += 1
+            if speed:
+                screen.flush()
+                waited.until(offset_us)
+            if as_json:
+                screen.data(line)
+            else:
+                screen.line(*entry(event, offset_us, clip=None))
+        if not as_json:
+            screen.line(
+                (
+                    f"{terminal.counted(count, 'event')} in {offset_text(offset_us)[1:]}, "
+                    f"content {digest.hexdigest()}",
+                    "bold",
+                )
+            )
+    return ExitCode.OK
+
+
+def _line(event: Event, offset_us: int) -> dict[str, object]:
+    """The event as replay data: its place on the time line for the time of recording."""
+    line = line_mapping(event)
+    line.pop("recorded_us", None)
+    return {"offset_us": offset_us, **line}
+
+
+class _Pace:
+    """Waits as long as the time line says, at a speed; it never waits for a time that went back."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._reached_us = 0
+
+    def until(self, offset_us: int) -> None:
+        if offset_us > self._reached_us:
+            sleep((offset_us - self._reached_us) / 1_000_000 / self._speed)
+            self._reached_us = offset_us
