@@ -30,13 +30,13 @@ $(STAMP): pyproject.toml eventlog/version.py
 	@touch $@
 
 run: $(STAMP) ## simulate voice calls into build/run-store, then look at what was stored
-	rm -rf $(RUN_STORE)
+	@mkdir -p $(dir $(RUN_STORE)) && rm -rf $(RUN_STORE)
 	$(BIN)/python -m turnlog simulate $(RUN_STORE) --calls 20 --hours 1 --seed 7
 	$(BIN)/python -m turnlog stats $(RUN_STORE)
-	$(BIN)/python -m turnlog replay $(RUN_STORE) call-0001
+	$(BIN)/python -m turnlog replay $(RUN_STORE) call-0001 --limit 30
 
 test: $(STAMP) ## run the tests, without the long loops
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" --benchmark-disable $(ARGS)
 
 lint: $(STAMP) ## check style, types and who imports whom
 	$(BIN)/python -m ruff check .
@@ -45,7 +45,7 @@ lint: $(STAMP) ## check style, types and who imports whom
 	$(BIN)/lint-imports --no-cache
 
 crash: $(STAMP) ## kill, cut power and break files, CYCLES times each (default 60)
-	$(BIN)/python -m pytest -q -m "crash or slow" --crash-cycles=$(CYCLES) $(ARGS)
+	$(BIN)/python -m pytest -q -m "crash or slow" --crash-cycles=$(CYCLES) --benchmark-disable $(ARGS)
 
 bench: $(STAMP) ## measure against the targets: BENCH=append, ARGS=--quick
 	$(BIN)/python -m bench $(BENCH) $(ARGS)

@@ -37,8 +37,7 @@ def open_and_scan(store: Path) -> int:
         for name in HOT_NAMES:
             table = environment.open_db(name.encode(), txn=transaction, create=False)
             for key, record in transaction.cursor(table):
-                checksum = xxh3_64_digest(key + record[_CHECKSUM_BYTES:])
-                if checksum[::-1] != record[:_CHECKSUM_BYTES]:  # stored little-endian
+                if xxh3_64_digest(key + record[_CHECKSUM_BYTES:]) != record[:_CHECKSUM_BYTES]:
                     raise ValueError(f"record {key.hex()} of table {name} is damaged")
                 count += 1
     environment.close()

@@ -110,7 +110,7 @@ def _record(
 def _durable_and_keyed(settings: Settings, report: Report, messages: Sequence[Message]) -> None:
     """Both against the same rounds of the bare loop, which makes no keys at all."""
     names = session_names(SESSIONS)
-    window = Window(warm_up=_ROLLED_UP * SESSIONS, seconds=0.5 if settings.quick else 2.0)
+    window = Window(warm_up=_ROLLED_UP * SESSIONS, seconds=0.4 if settings.quick else 2.0)
 
     async def bare(bare_loop: BareLoop) -> float:
         appends = [bare_loop.append] * SESSIONS
@@ -141,7 +141,7 @@ def _pipelined(settings: Settings, report: Report, messages: Sequence[Message]) 
     names = session_names(SESSIONS)
     # Sealing may lag by four times the hot log's target (65,536 events): the warm-up fills that
     # allowance, so that the measured part pays for its own sealing.
-    warm_up, count = (70_000, 130_000) if settings.quick else (80_000, 600_000)
+    window = Window(warm_up=70_000, seconds=0.7 if settings.quick else 2.5)
 
     async def bare(bare_loop: BareLoop) -> float:
         return await pipelined_per_second(
@@ -149,8 +149,7 @@ def _pipelined(settings: Settings, report: Report, messages: Sequence[Message]) 
             bare_loop.room,
             QueueFullError,
             messages,
-            warm_up=warm_up,
-            count=count,
+            window,
         )
 
     async def ours(store: Store) -> float:
@@ -159,8 +158,7 @@ def _pipelined(settings: Settings, report: Report, messages: Sequence[Message]) 
             store.room,
             OverloadedError,
             messages,
-            warm_up=warm_up,
-            count=count,
+            window,
         )
 
     rates = interleave(
@@ -170,7 +168,7 @@ def _pipelined(settings: Settings, report: Report, messages: Sequence[Message]) 
         },
         3 if settings.quick else 7,
     )
-    _record(report, "pipelined", rates["ours"], rates["bare"], sessions=SESSIONS, appends=count)
+    _record(report, "pipelined", rates["ours"], rates["bare"], sessions=SESSIONS)
 
 
 def _busy_loop(settings: Settings, report: Report, messages: Sequence[Message]) -> None:
@@ -178,7 +176,7 @@ def _busy_loop(settings: Settings, report: Report, messages: Sequence[Message]) 
     names = session_names(SESSIONS)
     window = Window(
         warm_up=(10 if settings.quick else _ROLLED_UP) * SESSIONS,
-        seconds=0.7 if settings.quick else 2.0,
+        seconds=0.6 if settings.quick else 2.0,
     )
 
     async def bare(bare_loop: BareLoop) -> BusyRate:
@@ -235,7 +233,7 @@ def _lone(settings: Settings, report: Report, messages: Sequence[Message]) -> No
 
         try:
             interleave({"bare": bare, "ours": ours}, 2)  # warm-up
-            rates = interleave({"bare": bare, "ours": ours}, 15 if settings.quick else 31)
+            rates = interleave({"bare": bare, "ours": ours}, 11 if settings.quick else 31)
         finally:
             log.close()
     _record(report, "lone", rates["ours"], rates["bare"], appends_per_round=len(block))
@@ -244,7 +242,7 @@ def _lone(settings: Settings, report: Report, messages: Sequence[Message]) -> No
 def _sqlite(settings: Settings, report: Report, messages: Sequence[Message]) -> None:
     progress("sqlite_16")
     names = session_names(SQLITE_SESSIONS)
-    window = Window(warm_up=_ROLLED_UP * SQLITE_SESSIONS, seconds=0.5 if settings.quick else 2.0)
+    window = Window(warm_up=_ROLLED_UP * SQLITE_SESSIONS, seconds=0.4 if settings.quick else 2.0)
 
     async def ours(store: Store) -> float:
         appends = [store.session(name).append for name in names]

@@ -17,9 +17,11 @@ from bench.workloads import Message
 
 BUSY_SHARE: Final = 0.8  # of the loop's time, spent on other Python work
 _BURN_STEPS: Final = 2_000  # of one piece of other work: some tens of microseconds
-_BURN_TURN_S: Final = 0.0005  # processor time of one callback of the other work
+_TURN_MIN_S: Final = 0.0005  # processor time of one callback of the other work
+_TURN_MAX_S: Final = 0.02
 _REST_S: Final = 0.001  # the other work is ahead of its share and leaves the loop alone
 _POLL_S: Final = 0.005
+_PUSH_APPENDS: Final = 256  # appends between two looks at the clock
 
 
 class Append(Protocol):
@@ -138,11 +140,15 @@ class OtherWork:
         """Work until ``stop``."""
         self._start = time.perf_counter()
         while not self._stopped:
-            if self._spent >= self._share * (time.perf_counter() - self._start):
+            behind = self._share * (time.perf_counter() - self._start) - self._spent
+            if behind <= 0:
                 await asyncio.sleep(_REST_S)
                 continue
+            # The loop gives every ready callback its turn, so the only way to a larger share of a
+            # loop that is full of appends is longer turns.
+            turn = min(max(_TURN_MIN_S, behind / 2), _TURN_MAX_S)
             before = time.thread_time()
-            while (taken := time.thread_time() - before) < _BURN_TURN_S:
+            while (taken := time.thread_time() - before) < turn:
                 _burn()
             self._spent += taken
             await asyncio.sleep(0)
@@ -187,9 +193,7 @@ async def pipelined_per_second(
     room: Callable[[], Awaitable[object]],
     full: type[Exception],
     messages: Sequence[Message],
-    *,
-    warm_up: int,
-    count: int,
+    window: Window,
 ) -> float:
     """Append as fast as the queue takes it and await only the last.
 
@@ -198,8 +202,7 @@ async def pipelined_per_second(
         room: Awaited when the queue is full.
         full: What an append raises then.
         messages: Appended in turn.
-        warm_up: Appends before the measured ones.
-        count: Measured appends.
+        window: What to leave out, and for how long to append.
 
     Returns:
         Appends a second, from the first call until the last one is durable.
@@ -207,8 +210,8 @@ async def pipelined_per_second(
     append_in_turn = cycle(appends).__next__
     message_in_turn = cycle(messages).__next__
 
-    async def push(number: int) -> None:
-        for _ in range(number):
+    async def push(count: int) -> Awaitable[object]:
+        for _ in range(count):
             append, message = append_in_turn(), message_in_turn()
             while True:
                 try:
@@ -216,9 +219,13 @@ async def pipelined_per_second(
                     break
                 except full:
                     await room()
-        await last
+        return last
 
-    await push(warm_up)
+    await (await push(window.warm_up))
+    count = 0
     start = time.perf_counter()
-    await push(count)
+    while time.perf_counter() - start < window.seconds:
+        last = await push(_PUSH_APPENDS)
+        count += _PUSH_APPENDS
+    await last
     return count / (time.perf_counter() - start)

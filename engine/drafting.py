@@ -26,7 +26,7 @@ from eventlog.limits import (
     KEY_BYTES_MAX,
     METADATA_BYTES_MAX,
 )
-from eventlog.record import HEADER_BYTES, MESSAGE, NO_TIME, Extension, Flag
+from eventlog.record import MESSAGE, NO_TIME, Extension, Flag, encode_tail
 
 AckMode = Literal["durable", "queued"]
 
@@ -52,15 +52,29 @@ class Part:
     expected_head: int | None
 
 
+_PLAIN_TAILS: Final = {
+    role: encode_tail(
+        MESSAGE, role, int(Flag.INDEXABLE) if is_indexable(MESSAGE, role) else 0, NO_TIME, 0, 0
+    )
+    for role in (0, *ROLES.values())
+}
+_PLAIN_BY_NAME: Final = {name: _PLAIN_TAILS[role] for name, role in ROLES.items()}
+_NO_ROLE: Final = _PLAIN_TAILS[0]
+
+
 def draft_message(message: dict[str, Any]) -> Draft:
     """Encode a message that comes without options: the shortest way."""
     if type(message) is not dict:
         raise InvalidMessageError(f"a message must be a dict, not {_type(message)}", path="$")
     body, fixes = encode_body(message)
-    role = ROLES.get(message.get("role"), 0)  # type: ignore[arg-type]
-    extension = b"" if fixes is None else encode_plain({int(Extension.BODY_FIXES): fixes})
-    flags = int(Flag.INDEXABLE) if is_indexable(MESSAGE, role) else 0
-    return Draft(MESSAGE, role, flags, NO_TIME, 0, extension, body)
+    if fixes is not None:
+        return draft_event("message", message)
+    role = message.get("role")
+    tail = _PLAIN_BY_NAME.get(role, _NO_ROLE) if type(role) is str else _NO_ROLE
+    return _make_draft(Draft, (tail, body, 0, None, None))
+
+
+_make_draft: Final = tuple.__new__  # a NamedTuple's own constructor costs twice as much
 
 
 def draft_event(
@@ -124,14 +138,18 @@ def draft_event(
         role = ROLES.get(given, 0) if type(given) is str else 0
     if is_indexable(code, role):
         flags |= Flag.INDEXABLE
+    extension = encode_plain({int(mark): marks[mark] for mark in sorted(marks)}) if marks else b""
     return Draft(
-        code,
-        role,
-        flags,
-        NO_TIME if time_us is None else _checked(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
-        0 if tokens is None else _checked(tokens, "tokens", 0, _TOKENS_MAX),
-        encode_plain({int(mark): marks[mark] for mark in sorted(marks)}) if marks else b"",
-        encoded,
+        encode_tail(
+            code,
+            role,
+            flags,
+            NO_TIME if time_us is None else _checked(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
+            0 if tokens is None else _checked(tokens, "tokens", 0, _TOKENS_MAX),
+            len(extension),
+        ),
+        extension + encoded,
+        len(extension),
         id,
         None if recorded_us is None else _checked(recorded_us, "recorded_us", 0, _TIME_MAX),
     )
@@ -188,9 +206,13 @@ def make_ack(
             create=create,
             named=named,
         )
-    return Ack(
-        name, drafts, byte_count, opening=opening, terms=terms, queued=_is_queued(mode)
-    )
+    ack = Ack(name, drafts, byte_count)
+    ack.event_count = len(drafts)
+    ack.opening = opening
+    ack.terms = terms
+    ack.queued = _is_queued(mode)
+    ack._caller_id = drafts[-1].caller_id
+    return ack
 
 
 def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
@@ -204,31 +226,24 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
         raise UsageError("append_batch needs at least one event")
     byte_count = _check_size(drafts)
     named = any([draft.caller_id is not None for draft in drafts])
-    acks = [
-        Ack(
-            part.name,
-            part.drafts,
-            byte_count,
-            opening=part.opening,
-            terms=Terms(
-                expected_head=_checked_head(part.expected_head),
-                named=any([draft.caller_id is not None for draft in part.drafts]),
-            ),
+    acks: list[Ack] = []
+    for part in parts:
+        each = Ack(part.name, part.drafts, byte_count)
+        each.event_count = len(part.drafts)
+        each.opening = part.opening
+        each.terms = Terms(
+            expected_head=_checked_head(part.expected_head),
+            named=any([draft.caller_id is not None for draft in part.drafts]),
         )
-        for part in parts
-    ]
+        acks.append(each)
     first = acks[0]
     assert first.terms is not None
     first.terms.named = named
-    return Ack(
-        first.name,
-        first.drafts,
-        byte_count,
-        opening=first.opening,
-        terms=first.terms,
-        queued=_is_queued(mode),
-        more=acks[1:],
-    )
+    first.event_count = len(drafts)
+    first.more = acks[1:]
+    first.queued = _is_queued(mode)
+    first._caller_id = drafts[-1].caller_id
+    return first
 
 
 def content_of(drafts: Sequence[Draft]) -> bytes:
@@ -238,8 +253,7 @@ def content_of(drafts: Sequence[Draft]) -> bytes:
     """
     digest = blake2b(digest_size=32)
     for draft in drafts:
-        facts = encode_plain([draft.kind, draft.given_us, draft.tokens])
-        for part in (facts, draft.extension, canonical_bytes(draft.body)):
+        for part in (draft.tail, draft.extension, canonical_bytes(draft.body)):
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
     return digest.digest()
@@ -256,7 +270,7 @@ def _check_size(drafts: Sequence[Draft]) -> int:
         )
     byte_count = 0
     for draft in drafts:
-        byte_count += len(draft.body) + len(draft.extension) + HEADER_BYTES
+        byte_count += draft.size
     if byte_count > BATCH_BYTES_MAX:
         raise LimitExceededError(
             f"{byte_count:,} bytes in one batch; at most {BATCH_BYTES_MAX:,} are allowed",

@@ -18,7 +18,7 @@ from eventlog.ack import Ack, Draft
 from eventlog.errors import AppendConflictError, DamagedInputError, UsageError
 from eventlog.index import Name
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import HEADER_BYTES
+from eventlog.record import CONTROL
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -37,8 +37,9 @@ class LoadResult:
 class _Arrival:
     """A session of the load: how far the store is, and what waits to be appended."""
 
-    def __init__(self, stored: int, opening: Any) -> None:
+    def __init__(self, stored: int, head: int | None, opening: Any) -> None:
         self.stored = stored
+        self.head = head  # of what is stored and waits
         self.following = 0
         self.opening = opening
         self.drafts: list[Draft] = []
@@ -99,6 +100,13 @@ class Loader:
             self._compare(name, sequence, event)
             self._skipped += 1
             return
+        if event["parent"] not in (None, arrival.head):
+            raise AppendConflictError(
+                f"event {sequence} of session {name[1]!r} follows {event['parent']}, which is not "
+                f"the head {arrival.head}; histories with branches cannot be loaded",
+                expected=event["parent"],
+                current=arrival.head,
+            )
         draft = draft_event(
             event["kind"],
             event["body"],
@@ -113,10 +121,12 @@ class Loader:
             recorded_us=event["recorded_us"],
             loading=True,
         )
-        size = len(draft.body) + len(draft.extension) + HEADER_BYTES
+        size = draft.size
         if arrival.byte_count + size > BATCH_BYTES_MAX:
             self._write()
         arrival.drafts.append(draft)
+        if draft.kind < CONTROL:
+            arrival.head = sequence
         arrival.byte_count += size
         self._waiting += 1
         self._waiting_bytes += size
@@ -133,7 +143,9 @@ class Loader:
             opening = encode_opening(
                 facts.get("user_id"), facts.get("title"), facts.get("metadata")
             )
-        return _Arrival(0 if info is None else info.event_count, opening)
+        if info is None:
+            return _Arrival(0, None, opening)
+        return _Arrival(info.event_count, info.head, opening)
 
     def _compare(self, name: Name, sequence: int, event: dict[str, Any]) -> None:
         stored = self._store.tenant(name[0]).session(name[1]).event(sequence)

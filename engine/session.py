@@ -19,11 +19,12 @@ from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
+from eventlog.body import encode_plain
 from eventlog.errors import LimitExceededError, SessionNotFoundError, UsageError
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX
 from eventlog.log import SessionFacts
-from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME
+from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME, encode_tail
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -36,7 +37,7 @@ class Session:
     ``metadata`` are facts given at creation; they are ignored when it exists already.
     """
 
-    __slots__ = ("_name", "_opening", "_store", "name", "tenant")
+    __slots__ = ("_name", "_opening", "_queue", "_store", "name", "tenant")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Session:
     ) -> None:
         name_bytes(name, "session name")
         self._store = store
+        self._queue = store._log.submit
         self._name = (tenant, name)
         self._opening = (
             None
@@ -65,7 +67,7 @@ class Session:
 
     def create(self) -> Ack:
         """Write the session without an event of the caller's; fine when it exists already."""
-        draft = Draft(CONTROLS["open"], 0, 0, NO_TIME, 0, b"", b"\xf6")
+        draft = Draft(encode_tail(CONTROLS["open"], 0, 0, NO_TIME, 0, 0), encode_plain(None))
         ack = make_ack(self._name, (draft,), opening=self._opening, create=True)
         self._store._submit(ack, None)
         return ack
@@ -123,13 +125,13 @@ class Session:
         ):
             draft = draft_message(message)
             if expected_head is idempotency_key is None and ack == "durable":
-                result = Ack(
-                    self._name,
-                    (draft,),
-                    len(draft.body) + len(draft.extension) + HEADER_BYTES,
-                    opening=self._opening,
-                )
-                self._store._submit(result, wait)
+                result = Ack(self._name, (draft,), HEADER_BYTES + len(draft[1]))
+                if self._opening is not None:
+                    result.opening = self._opening
+                if wait is None and not self._store._closed:
+                    self._queue(result)
+                else:
+                    self._store._submit(result, wait)
                 return result
         else:
             draft = draft_event(

@@ -12,65 +12,52 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from eventlog.errors import TurnlogError, UsageError
+from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 
 WAITING: Final = 0
 DURABLE: Final = 1
 REFUSED: Final = 2
 
 
-class Draft:
+class Draft(NamedTuple):
     """One event that is ready to be placed: everything but what only the writer knows.
 
     Attributes:
-        kind: Code of the kind.
-        role: Code of the role.
-        flags: Bits of ``record.Flag``.
-        given_us: The caller's time in µs, or ``NO_TIME``.
-        tokens: Token count, 0 when not counted.
-        extension: Encoded extension map, or nothing.
-        body: Encoded body.
+        tail: The last five header words (``record.encode_tail``).
+        payload: Extension and body, joined.
+        extension_bytes: How much of the payload is the extension.
         caller_id: The caller's id, or None.
         recorded_us: A recorded time to keep (loading an export), or None.
     """
 
-    __slots__ = (
-        "body",
-        "caller_id",
-        "extension",
-        "flags",
-        "given_us",
-        "id_hash",
-        "kind",
-        "recorded_us",
-        "role",
-        "tokens",
-    )
+    tail: bytes
+    payload: bytes
+    extension_bytes: int = 0
+    caller_id: str | None = None
+    recorded_us: int | None = None
 
-    def __init__(
-        self,
-        kind: int,
-        role: int,
-        flags: int,
-        given_us: int,
-        tokens: int,
-        extension: bytes,
-        body: bytes,
-        caller_id: str | None = None,
-        recorded_us: int | None = None,
-    ) -> None:
-        self.kind = kind
-        self.role = role
-        self.flags = flags
-        self.given_us = given_us
-        self.tokens = tokens
-        self.extension = extension
-        self.body = body
-        self.caller_id = caller_id
-        self.recorded_us = recorded_us
-        self.id_hash = b""  # keyed hash of the caller's id, set by the writer
+    @property
+    def size(self) -> int:
+        """Bytes of its record."""
+        return HEADER_BYTES + len(self.payload)
+
+    @property
+    def kind(self) -> int:
+        """Code of the kind."""
+        return self.tail[TAIL_KIND_BYTE]
+
+    @property
+    def extension(self) -> bytes:
+        """Encoded extension map, or nothing."""
+        return self.payload[: self.extension_bytes]
+
+    @property
+    def body(self) -> bytes:
+        """Encoded body."""
+        return self.payload[self.extension_bytes :]
 
 
 class Terms:
@@ -112,50 +99,28 @@ class Ack:
     awaiting it returns at once, ``await ack.durable()`` waits for the disk.
     """
 
-    __slots__ = (
-        "_already",
-        "_error",
-        "_first",
-        "_gate",
-        "_last",
-        "_position",
-        "_session_number",
-        "_state",
-        "_waiters",
-        "byte_count",
-        "drafts",
-        "event_count",
-        "more",
-        "name",
-        "opening",
-        "queued",
-        "terms",
-    )
+    # Defaults live on the class: most acks never need another value, and an ack is made per event.
+    opening: Any = None
+    terms: Terms | None = None
+    queued: bool = False
+    more: Sequence[Ack] = ()
+    event_count: int = 1
+    _state: int = WAITING
+    _waiters: Any = None
+    _gate: Any = None
+    _error: TurnlogError | None = None
+    _already: bool = False
+    _caller_id: str | None = None
 
-    def __init__(
-        self,
-        name: tuple[str, str],
-        drafts: Sequence[Draft],
-        byte_count: int,
-        *,
-        opening: Any = None,
-        terms: Terms | None = None,
-        queued: bool = False,
-        more: Sequence[Ack] = (),
-    ) -> None:
+    _session_number: int
+    _first: int
+    _last: int
+    _position: int
+
+    def __init__(self, name: tuple[str, str], drafts: Sequence[Draft], byte_count: int) -> None:
         self.name = name
         self.drafts = drafts
         self.byte_count = byte_count
-        self.event_count = len(drafts) + sum([len(each.drafts) for each in more])
-        self.opening = opening
-        self.terms = terms
-        self.queued = queued
-        self.more = more
-        self._state = WAITING
-        self._waiters: Any = None
-        self._gate: Any = None
-        self._error: TurnlogError | None = None
-        self._already = False
 
     # What the caller sees
 
@@ -187,11 +152,16 @@ class Ack:
         return self._settled()
 
     def __await__(self) -> Generator[Any, None, Ack]:
-        if self.queued:
-            if self._state == REFUSED:
-                return self._settled()
-            return self
-        return (yield from self._wait())
+        if self._state == WAITING and not self.queued:
+            # Not ``_wait``: one generator less on every append's path.
+            future = asyncio.get_running_loop().create_future()
+            waiters = self._waiters
+            self._waiters = future if waiters is None else (future, waiters)
+            if self._state == WAITING:
+                yield from future
+        if self._error is not None:
+            raise self._error
+        return self
 
     async def durable(self) -> Ack:
         """Wait until the append is durable, also when it was sent with ``ack="queued"``."""
@@ -246,12 +216,11 @@ class Ack:
     def event_id(self) -> str:
         """Id of the append's last event: the caller's, or the store's."""
         self._known("event_id")
-        caller_id = self.drafts[-1].caller_id if self.drafts else None
-        return caller_id or store_id(self._session_number, self._last)
+        return self._caller_id or store_id(self._session_number, self._last)
 
     def __repr__(self) -> str:
         if self._state == WAITING:
-            return f"<Ack waiting, {len(self.drafts)} events>"
+            return f"<Ack waiting, {self.event_count} events>"
         if self._error is not None:
             return f"<Ack refused: {self._error}>"
         return f"<Ack durable, sequences {self._first}-{self._last}, position {self._position}>"
@@ -291,13 +260,16 @@ def store_id(session_number: int, sequence: int) -> str:
 def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
     """Resolve acks, all with the same outcome, and wake who waits for them (invariant 2).
 
-    Of a batch over several sessions only the first ack is known to its caller; the others follow.
+    The encoded events are let go, since a caller may keep acks.
     """
     futures: list[asyncio.Future[None]] = []
-    state = DURABLE if error is None else REFUSED
     for ack in acks:
-        ack._error = error
-        ack._state = state
+        ack.drafts = ()
+        if error is None:
+            ack._state = DURABLE
+        else:
+            ack._error = error
+            ack._state = REFUSED
         waiters = ack._waiters
         if waiters is not None:
             while type(waiters) is tuple:

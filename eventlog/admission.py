@@ -36,21 +36,26 @@ from eventlog.limits import BLOCK_POSITIONS
 from eventlog.order import next_link
 from eventlog.record import (
     CONTROL,
-    HEADER,
+    HEAD,
     LARGE_BYTES,
     MESSAGE,
     NO_PARENT,
+    TAIL,
+    TAIL_KIND_BYTE,
     Extension,
     Flag,
     Record,
+    change_tail,
     decode_record,
     recorded_of,
     seal_record,
 )
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
 
-OPEN: int = CONTROL  # the control event that creates a session without another event
 DIGEST_BYTES = 16
+ADMIT_SLICE = 32  # appends between two looks at the clock
+MERGE_SLICE = 256
+_FIRST_OF_COMMIT = Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN
 
 
 class Lookups(Protocol):
@@ -106,33 +111,37 @@ class Plan:
 
     def merge(self, index: LooseIndex, pause: Callable[[], None]) -> None:
         """Take the committed batch into memory."""
+        records, states = self.records, self.states
         with index.lock:
-            position = index.position
-            for state, sequence, (_, value) in zip(
-                self.states, self.sequences, self.records, strict=True
-            ):
-                position += 1
-                loose = state.loose
-                loose.records.append(value)
-                loose.positions.append(position)
-                state.last_position = position
-                state.next = sequence + 1
-                index.hot.append(state)
-                index.hot_sequences.append(sequence)
-                size = len(value)
-                index.hot_sizes.append(size)
-                index.hot_bytes += size
-                index.kept_bytes += size
-                if not position & 63:
-                    index.position = position
-                    pause()
-            index.position = position
+            first = index.position + 1
+            for start in range(0, len(records), MERGE_SLICE):
+                stop = start + MERGE_SLICE
+                for state, position, record in zip(
+                    states[start:stop],
+                    range(first + start, first + stop),
+                    records[start:stop],
+                    strict=False,
+                ):
+                    loose = state.loose
+                    loose.records.append(record[1])
+                    loose.positions.append(position)
+                pause()
+            sizes = [len(record[1]) for record in records]
+            size = sum(sizes)
+            index.hot += states
+            index.hot_sequences += self.sequences
+            index.hot_sizes += sizes
+            index.hot_bytes += size
+            index.kept_bytes += size
+            index.position += len(records)
             frequency = index.frequency
-            for state, (_, value) in dict(zip(self.states, self.records, strict=True)).items():
+            for state, place in dict(zip(states, range(len(records)), strict=True)).items():
+                state.next = state.draft_next
                 state.head = state.draft_head
                 state.messages = state.draft_messages
-                state.last_recorded_us = recorded_of(value)
-                if not state.is_due and len(state.loose.positions) >= frequency:
+                state.last_position = first + place
+                state.last_recorded_us = recorded_of(records[place][1])
+                if len(state.loose.positions) >= frequency and not state.is_due:
                     index.mark_due(state)
             for (number, digest), result in self.keys.items():
                 index.add_key(index.states[number], digest, result)
@@ -165,28 +174,29 @@ class Admission:
         self._plan = plan
         self._pause = pause
         self._known_ids: dict[bytes, tuple[int, int]] = {}
+        self._id_hashes: dict[tuple[str, str], bytes] = {}
 
     def admit(self, batch: list[Ack]) -> None:
         """Place every append that is good; refuse the others; close the chain's runs."""
         named = [ack for ack in batch if ack.terms is not None and ack.terms.named]
         if named:
             self._find_ids(named)
-        names = self._index.names
-        pause = self._pause
-        for count, ack in enumerate(batch):
-            try:
-                if ack.terms is None and not ack.more:
-                    state = names.get(ack.name)
-                    if state is None:
-                        state = self._find(ack.name) or self._create(ack.name, ack)
-                    self._place(ack, state)
-                    self._plan.placed.append(ack)
-                else:
-                    self._admit_special(ack)
-            except (ConflictError, UsageError) as error:
-                self._plan.refused.append((ack, error))
-            if not count & 31:
-                pause()
+        plan = self._plan
+        placed = plan.placed
+        for start in range(0, len(batch), ADMIT_SLICE):
+            for ack in batch[start : start + ADMIT_SLICE]:
+                try:
+                    if ack.terms is None and not ack.more:
+                        state = self._index.names.get(ack.name)
+                        if state is None:
+                            state = self._find(ack.name) or self._create(ack.name, ack)
+                        self._place(ack, state)
+                        placed.append(ack)
+                    else:
+                        self._admit_special(ack)
+                except (ConflictError, UsageError) as error:
+                    plan.refused.append((ack, error))
+            self._pause()
         self._close_runs()
 
     def _find(self, name: Name) -> SessionState | None:
@@ -316,8 +326,9 @@ class Admission:
             for part in (ack, *ack.more):
                 for draft in part.drafts:
                     if draft.caller_id is not None:
-                        draft.id_hash = id_digest(secret, draft.caller_id)
-                        hashes.append(draft.id_hash)
+                        hashed = id_digest(secret, draft.caller_id)
+                        self._id_hashes[(ack.name[0], draft.caller_id)] = hashed
+                        hashes.append(hashed)
         hot = self._index.ids
         unknown = [hashed for hashed in hashes if hashed not in hot]
         self._known_ids = self._lookups.find_ids(unknown) if unknown else {}
@@ -331,7 +342,7 @@ class Admission:
         for draft in ack.drafts:
             if draft.caller_id is None:
                 continue
-            hashed = draft.id_hash
+            hashed = self._id_hashes[(ack.name[0], draft.caller_id)]
             if hashed in fresh:
                 raise DuplicateIdError(f"id {draft.caller_id!r} stands twice in one append")
             fresh[hashed] = None
@@ -382,68 +393,60 @@ class Admission:
         plan = self._plan
         records, states, sequences = plan.records, plan.states, plan.sequences
         number = state.number
-        sequence = first = state.draft_next
-        head = state.draft_head
+        sequence = state.draft_next
         position = plan.first + len(records)
+        ack._first = sequence
+        is_marked = sequence == 0 or ack.terms is not None
         for draft in ack.drafts:
-            extension = draft.extension
-            flags = draft.flags
-            if sequence == 0 or (ack.terms is not None and sequence == first):
-                extension, flags = self._marked(ack, draft, state, sequence)
+            tail, payload, _, caller_id, recorded_us = draft
+            if is_marked:
+                tail, payload = self._marked(ack, draft, state, sequence)
+                is_marked = False
             if not records:
-                flags |= Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN
+                tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])
             elif not (position - 1) % BLOCK_POSITIONS:
-                flags |= Flag.FIRST_OF_RUN
-            kind = draft.kind
+                tail = change_tail(tail, Flag.FIRST_OF_RUN, TAIL.unpack(tail)[8])
+            kind = tail[TAIL_KIND_BYTE]
             rest = (
-                HEADER.pack(
+                HEAD.pack(
                     number,
                     sequence,
-                    head if kind < CONTROL else NO_PARENT,
-                    plan.recorded_us if draft.recorded_us is None else draft.recorded_us,
-                    draft.given_us,
-                    0,
-                    0,
-                    0,
-                    draft.tokens,
-                    kind,
-                    draft.role,
-                    flags,
-                    len(extension),
+                    state.draft_head if kind < CONTROL else NO_PARENT,
+                    plan.recorded_us if recorded_us is None else recorded_us,
                 )
-                + extension
-                + draft.body
+                + tail
+                + payload
             )
             key = U64.pack(position)
             if len(rest) < LARGE_BYTES:
-                value = xxh3_64_digest(key + rest) + rest
+                records.append((key, xxh3_64_digest(key + rest) + rest))
             else:
-                value = seal_record(key, rest)
-            records.append((key, value))
+                records.append((key, seal_record(key, rest)))
             states.append(state)
             sequences.append(sequence)
             if kind < CONTROL:
-                head = sequence
+                state.draft_head = sequence
                 if kind == MESSAGE:
                     state.draft_messages += 1
-            if draft.caller_id is not None:
-                plan.ids[draft.id_hash] = (number, sequence, position)
+            if caller_id is not None:
+                plan.ids[self._id_hashes[(ack.name[0], caller_id)]] = (number, sequence, position)
             sequence += 1
             position += 1
         state.draft_next = sequence
-        state.draft_head = head
-        ack.place(number, first, sequence - 1, position - 1)
+        ack._last = sequence - 1
+        ack._position = position - 1
+        ack._session_number = number
 
     def _marked(
         self, ack: Ack, draft: Draft, state: SessionState, sequence: int
-    ) -> tuple[bytes, int]:
-        """Extension and flags with what only the writer knows: opening facts, key digests."""
+    ) -> tuple[bytes, bytes]:
+        """Tail and payload with what only the writer knows: opening facts, key digests."""
         terms = ack.terms
         opening = state.row.opening if sequence == 0 else None
         if opening is None and (terms is None or terms.key is None):
-            return draft.extension, draft.flags
-        marks = decode_body(draft.extension) if draft.extension else {}
-        flags = draft.flags
+            return draft.tail, draft.payload
+        marks = decode_body(draft.extension) if draft.extension_bytes else {}
+        flags = 0
         if opening is not None:
             marks[Extension.OPENING] = opening
         if terms is not None and terms.key is not None:
@@ -454,12 +457,12 @@ class Admission:
             marks[Extension.KEY_DIGEST] = digest
             marks[Extension.CONTENT_DIGEST] = content
             marks[Extension.KEY_COUNT] = count
-            flags |= Flag.KEYED
-            position = self._plan.last + count
+            flags = Flag.KEYED
             self._plan.keys[(state.number, digest)] = KeyedResult(
-                content, sequence, sequence + count - 1, position
+                content, sequence, sequence + count - 1, self._plan.last + count
             )
-        return encode_plain({int(key): marks[key] for key in sorted(marks)}), flags
+        extension = encode_plain({int(key): marks[key] for key in sorted(marks)})
+        return change_tail(draft.tail, flags, len(extension)), extension + draft.body
 
     def _close_runs(self) -> None:
         """The chain: one link a run; runs end with the commit or with a block."""

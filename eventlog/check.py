@@ -131,21 +131,32 @@ class _Check:
             return
         if self._record.transaction != self._tables.transaction.id():
             report.add("commit record", "was not written by the last transaction")
-        self._check_tenants()
-        self._check_sessions()
-        self._check_blocks()
-        self._check_segments()
-        self._check_hot()
-        self._check_links()
-        self._check_rows()
-        self._check_keys()
-        self._check_activity()
-        self._check_ids()
+        for part in (
+            self._check_tenants,
+            self._check_sessions,
+            self._check_blocks,
+            self._check_segments,
+            self._check_hot,
+            self._check_links,
+            self._check_rows,
+            self._check_keys,
+            self._check_activity,
+            self._check_ids,
+        ):
+            try:
+                part()
+            except CorruptionError as error:  # the table cannot be walked further
+                report.add_error(error)
 
-    def _items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+    def _items(self, table: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a table; keys of another size are findings."""
         cursor = self._tables.transaction.cursor(self._tables.tables[table])
         try:
-            yield from cursor
+            for key, value in cursor:
+                if len(key) == key_bytes:
+                    yield key, value
+                else:
+                    self._report.add(f"{table} {key.hex()}", "key has another size")
         finally:
             cursor.close()
 
@@ -163,7 +174,7 @@ class _Check:
                 self._report.add_error(error)
 
     def _check_sessions(self) -> None:
-        for key, value in self._items("session"):
+        for key, value in self._items("session", 8):
             number = U64.unpack(key)[0]
             try:
                 row = SessionRow.decode(key, value)
@@ -181,7 +192,7 @@ class _Check:
             )
         known = {name_key(row.tenant, row.name) for row in self._rows.values()}
         tenants = {name_key(row.tenant, "") for row in self._rows.values()}
-        for key, value in self._items("name"):
+        for key, value in self._items("name", 16):
             try:
                 expose(key, value, f"name {key.hex()}")
                 if key not in known and key not in tenants and self._report.ok:
@@ -204,7 +215,7 @@ class _Check:
             self._report.add("commit record", f"floor {floor} is inside a block")
 
     def _check_segments(self) -> None:
-        for key, value in self._items("segment"):
+        for key, value in self._items("segment", 16):
             number, last = PAIR.unpack(key)
             where = f"segment {number}/{last}"
             try:
@@ -359,7 +370,7 @@ class _Check:
                 self._report.add(where, f"row says {found}, its events say {wanted}")
 
     def _check_keys(self) -> None:
-        for key, value in self._items("key"):
+        for key, value in self._items("key", 24):
             where = f"key {key.hex()}"
             try:
                 result = KeyedResult.decode(key, value)
@@ -373,7 +384,7 @@ class _Check:
 
     def _check_activity(self) -> None:
         current: set[int] = set()
-        for key, value in self._items("activity"):
+        for key, value in self._items("activity", 16):
             where = f"activity {key.hex()}"
             try:
                 number = U64.unpack(expose(key, value, where))[0]

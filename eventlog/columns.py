@@ -42,16 +42,22 @@ def header_words(records: Sequence[bytes], positions: Sequence[int]) -> Words:
     return words
 
 
-def encode_words(words: Words) -> bytes:
-    """Difference and shuffle; ``words`` is left as it was."""
+def differences(words: Words, starts: Sequence[int]) -> Words:
+    """Words with each moving one as the difference to the row before, within groups of rows.
+
+    Args:
+        words: Shape (n, 9); left as it was.
+        starts: First row of each group; those rows stay whole.
+    """
     changed = words.copy()
     changed[1:, POSITION] -= words[:-1, POSITION]
     changed[1:, DELTA_FIRST:DELTA_STOP] -= words[:-1, DELTA_FIRST:DELTA_STOP]
-    return shuffle(changed)
+    changed[starts] = words[starts]
+    return changed
 
 
 def decode_words(data: bytes | memoryview, count: int) -> Words:
-    """The inverse of ``encode_words``; ``data`` must have ``count`` × 72 bytes."""
+    """The inverse of ``differences`` and ``shuffle`` for one group of ``count`` × 72 bytes."""
     words = unshuffle(data, count, WORDS)
     np.add.accumulate(words[:, POSITION], out=words[:, POSITION])
     moving = words[:, DELTA_FIRST:DELTA_STOP]
@@ -67,4 +73,4 @@ def shuffle(words: NDArray[Any]) -> bytes:
 def unshuffle(data: bytes | memoryview, count: int, width: int) -> Words:
     """The inverse of ``shuffle``: a fresh, writable (count, width) array."""
     rows = np.frombuffer(data, np.uint8).reshape(width * 8, count).T
-    return np.ascontiguousarray(rows).view("<u8").reshape(count, width)
+    return np.array(rows, order="C").view("<u8").reshape(count, width)

@@ -22,7 +22,7 @@ import lmdb
 from eventlog.errors import NotAStoreError, StoreUnavailableError
 from eventlog.failpoints import fp
 from eventlog.limits import MAP_BYTES, MAP_BYTES_MIN, READERS_MAX, TABLES_MAX
-from eventlog.lmdb_errors import map_error, map_os_error, why_full
+from eventlog.lmdb_errors import error_code, map_error, map_os_error, why_full
 from eventlog.locks import LOCK_FILES, NO_RECORD
 from eventlog.place import (
     LOCK_FILE,
@@ -90,7 +90,7 @@ def create(
         fp("create.after_rename")
         files.fsync_folder(target.parent)
     except lmdb.Error as error:
-        full = why_full(target.parent, 0, files) if error.code == errno.EIO else None
+        full = why_full(target.parent, 0, files) if error_code(error) == errno.EIO else None
         if full is not None:
             raise map_os_error(full, f"{target} cannot be created: {error}") from error
         raise map_error(error, str(target)) from error
@@ -166,6 +166,12 @@ def _fill(
         environment.close()
     for name in (DATA_FILE, LOCK_FILE):
         files.set_mode(temporary / name, 0o600)
+    lock_file = files.open_file(temporary / LOCK_FILE, os.O_RDWR)  # nobody has it open any more
+    try:
+        # LMDB maps it as a hole: with a disk full by then, its 62nd reader would die of SIGBUS.
+        files.allocate(lock_file, files.size(lock_file))
+    finally:
+        files.close(lock_file)
     for name in LOCK_FILES:
         lock = files.open_file(temporary / name, os.O_RDWR | os.O_CREAT)
         try:

@@ -15,8 +15,11 @@ Invariants:
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import errno
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -51,6 +54,7 @@ from eventlog.limits import (
 )
 from eventlog.lmdb_errors import (
     NOT_WRITABLE_CODES,
+    error_code,
     map_error,
     map_os_error,
     mapped_errors,
@@ -95,17 +99,51 @@ class CommitFailedError(Exception):
         self.full = full
 
 
-# A child of fork must not use what it inherited
+# What a forked child inherits, and what an interpreter that ends leaves behind
 
 _LIVE: Final[weakref.WeakSet[Environment]] = weakref.WeakSet()
 
 
 def _mark_forked() -> None:
-    for environment in list(_LIVE):
+    """In a child: every open environment belongs to the parent."""
+    inherited = list(_LIVE)
+    for environment in inherited:
         environment._forked()
+    if inherited:
+        _let_lmdb_open_again()
+
+
+def _let_lmdb_open_again() -> None:
+    """Make LMDB's binding forget which files the parent has open.
+
+    It refuses to open a file twice in a process, which is right, and does not notice that a child
+    is another process. It knows files by keys; ours get the child's pid, so that they differ from
+    the parent's and still from one another.
+    """
+    keys: Any = sys.modules.get("lmdb._envid")
+    parents = getattr(keys, "env_keys", None)
+    if parents is None:
+        return  # another binding: opening again in a child is then refused
+    pid = os.getpid()
+    keys.env_keys = lambda path, subdir: tuple((*key, pid) for key in parents(path, subdir))
+
+
+def _keep(environment: lmdb.Environment) -> None:
+    """Let LMDB's destructor never run for this environment.
+
+    It waits for a write transaction of another thread, for ever when that thread is gone, as after
+    a fork or when the interpreter ends; and in a child it gives back reader slots of the parent.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(environment))
+
+
+def _keep_all() -> None:
+    for environment in list(_LIVE):
+        _keep(environment._lmdb)
 
 
 os.register_at_fork(after_in_child=_mark_forked)
+atexit.register(_keep_all)
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -118,6 +156,12 @@ def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
         found = os.stat(os.path.join(path, DATA_FILE))
     except OSError as error:
         raise NotAStoreError(f"{os.fspath(path)} is not a turnlog store") from error
+    return found.st_dev, found.st_ino
+
+
+def identity_of(descriptor: int) -> tuple[int, int]:
+    """The same of an open data file."""
+    found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 
 
@@ -154,12 +198,14 @@ class _Read:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._txn.abort()
-        finally:
-            self._environment._leave(self)
+        environment = self._environment
+        if environment._state is not _FORKED:  # in a child it would free the parent's reader slot
+            try:
+                self._txn.abort()
+            finally:
+                environment._leave(self)
         if isinstance(error, lmdb.Error):
-            raise map_error(error, self._environment._where) from error
+            raise map_error(error, environment._where) from error
 
 
 class Environment:
@@ -270,9 +316,9 @@ class Environment:
             files=files,
             clock=clock,
         )
-        environment.warnings += refuse_network(target, files, allow=allow_network)
+        environment._warn(*refuse_network(target, files, allow=allow_network))
         if lmdb.version(subpatch=True, lib_version=LMDB_VERSION)[3] != 1:
-            environment.warnings.append("this build of lmdb lacks the checks of a damaged file")
+            environment._warn("this build of lmdb lacks the checks of a damaged file")
         raw.read_metas(target / DATA_FILE)  # before a lock file is written into a foreign store
         try:
             environment._open(map_bytes, verify)
@@ -303,6 +349,7 @@ class Environment:
                 DATA_FILE, os.O_RDONLY if self.read_only else os.O_RDWR, folder=self._folder
             )
             undo.callback(files.close, self._data)
+            self._refuse_second()
             self._map_asked = map_bytes
             self._open_lmdb(verify=verify)
             undo.callback(lambda: self._lmdb.close())
@@ -311,6 +358,16 @@ class Environment:
             undo.pop_all()
         self._state = _OPEN
         _LIVE.add(self)
+
+    def _refuse_second(self) -> None:
+        """LMDB would refuse too, but not before its lock file was looked at."""
+        mine = identity(self.path)
+        for other in list(_LIVE):
+            if other._state is not _FORKED and identity_of(other._data) == mine:
+                raise StoreUnavailableError(
+                    f"{self.path} is already open in this process",
+                    hint="Share the store that is open.",
+                )
 
     def _force_modes(self) -> None:
         """Nobody but the owner reads conversations, whatever a copy or a umask made of them."""
@@ -361,6 +418,7 @@ class Environment:
         hold = nullcontext if held else self._held
         examination = raw.examine(self.path / DATA_FILE, self._decode, verify=verify, hold=hold)
         self.page_bytes = examination.meta.page_bytes
+        self._warn(*examination.warnings)
         with mapped_errors(self._where):
             self._lmdb = open_with_smaller_maps(
                 self._map_asked,
@@ -389,14 +447,14 @@ class Environment:
 
     def _note_map(self) -> None:
         self.map_bytes = self._lmdb.info()["map_size"]
-        if self.map_bytes >= self._map_asked:
-            return
-        warning = (
-            f"the address space has room for a map of {self.map_bytes // MIB:,} MiB only; "
-            "the store cannot grow beyond it in this process"
-        )
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+        if self.map_bytes < self._map_asked:
+            self._warn(
+                f"the address space has room for a map of {self.map_bytes // MIB:,} MiB only; "
+                "the store cannot grow beyond it in this process"
+            )
+
+    def _warn(self, *warnings: str) -> None:
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
 
     def _open_tables(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
         """Open the named databases.
@@ -605,6 +663,8 @@ class Environment:
         Raises:
             CommitFailedError: LMDB refused; the store must be opened again (``reopen``).
         """
+        if self._state is _FORKED:
+            self._refuse_unusable()
         assert self._writing and self._writer_lock is not None
         try:
             try:
@@ -618,6 +678,8 @@ class Environment:
 
     def abort(self, txn: WriteTransaction) -> None:
         """Drop a write transaction and give the writer lock back; nothing after ``commit``."""
+        if self._state is _FORKED:
+            return  # it is the parent's
         try:
             txn.abort()
         finally:
@@ -648,7 +710,7 @@ class Environment:
             return CommitFailedError(error, mapped, full=True)
         if isinstance(mapped, StorageFullError):
             return CommitFailedError(error, mapped, full=True)
-        if error.code != errno.EIO:
+        if error_code(error) != errno.EIO:
             return CommitFailedError(error, mapped, full=False)
         full = why_full(self.path, self._file_bytes, self._files)
         if full is not None:
@@ -670,9 +732,9 @@ class Environment:
             BusyError: Reads did not end, or another process wrote, for too long; nothing changed.
             TurnlogError: The file cannot be opened, as from ``open``.
         """
-        assert not self._writing, "end the write transaction first"
         if self._state is not _BROKEN:
             self._refuse_unusable()
+        assert not self._writing, "end the write transaction first"
         # The writer lock first, as in begin_write: two threads never wait for each other.
         with nullcontext() if self.read_only else self._held(), self._paused(deadline_ms):
             if self._watch is not None:
@@ -706,10 +768,10 @@ class Environment:
         if self._state is _CLOSED:
             return
         with self._paused(deadline_ms):
-            self._state = _CLOSED
-            _LIVE.discard(self)
             self.stop.set()
             self._lmdb.close()
+            self._state = _CLOSED
+            _LIVE.discard(self)
             if self._writer_lock is not None:
                 self._writer_lock.close()
             self._use_lock.leave()
@@ -732,6 +794,7 @@ class Environment:
         if self._state in (_CLOSED, _FORKED):
             return
         self._state = _FORKED
+        _keep(self._lmdb)
         # Threads that the child does not have may hold the ones it inherited.
         self._idle = threading.Condition()
         self._changing = threading.RLock()

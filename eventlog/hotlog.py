@@ -98,6 +98,8 @@ class HotLog:
                     for key, value in cursor:
                         if key > last:
                             break
+                        if len(key) != U64.size:
+                            raise CorruptionError("key is no position", where=f"log {key.hex()}")
                         yield key, value
             finally:
                 cursor.close()

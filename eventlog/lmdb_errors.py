@@ -63,6 +63,12 @@ def map_os_error(code: int, message: str) -> TurnlogError:
     return StoreUnavailableError(message, hint="Check the disk and the permissions of the store.")
 
 
+def error_code(error: lmdb.Error) -> int:
+    """The ``errno`` behind an error of LMDB, its own negative code, or 0."""
+    code = getattr(error, "code", 0)  # what the binding raises by itself has none
+    return code if isinstance(code, int) else 0
+
+
 def map_error(error: lmdb.Error, where: str) -> TurnlogError:
     """The error of ours that says what to do about one of LMDB's.
 
@@ -91,8 +97,9 @@ def map_error(error: lmdb.Error, where: str) -> TurnlogError:
             f"{where}: a reader slot of this process id is taken: {error}",
             hint="Do not open the store from several containers with PID namespaces of their own.",
         )
-    if error.code > 0:
-        return map_os_error(error.code, message)
+    code = error_code(error)
+    if code > 0:
+        return map_os_error(code, message)
     if "closed/deleted/dropped" in str(error):
         return StoreClosedError(f"{where}: the transaction or the store is closed")
     return StoreUnavailableError(message)

@@ -55,7 +55,7 @@ NO_RECORD: Final = b" " * (RECORD_BYTES - 1) + b"\n"
 PREFIX_BYTES: Final = 64  # pid and start times, which tell two processes apart
 MEMBERS_MAX: Final = 4_096  # slots of use.lock that are looked at
 POLL_FIRST_US: Final = 50
-POLL_LAST_US: Final = 2_000
+POLL_LAST_US: Final = 1_000
 POLL_NEXT_US: Final = 250  # whoever is next asks often: between its questions nobody writes
 MUTEX_SLICE_US: Final = 20_000  # waiting for a thread of ours, look at the stop event so often
 

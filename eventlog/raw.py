@@ -12,11 +12,15 @@ two pages name two transactions in a row.
 Invariants:
     1. Whatever the bytes are, ``examine`` returns or raises one of ours; it reads a bounded number
        of pages.
-    2. It accepts a file only if each meta page leads to the commit record of its own transaction.
-       One flipped bit in the transaction id of a meta page can therefore not go unnoticed.
+    2. It accepts a file only if the newer meta page leads to the commit record of its own
+       transaction. If the older one leads to the record of a transaction after the newer one, that
+       commit was taken back, by a flipped bit or by LMDB itself when it could not write a meta
+       page (it then puts the old numbers back, beside the new roots). Which of the two, the last
+       page tells where it can; otherwise there is a warning. So no flipped bit in the transaction
+       id of a meta page goes unnoticed.
     3. Other processes may commit meanwhile. LMDB writes into pages of a snapshot only from the
        third transaction after it on; a look at the newest snapshot that saw at most one newer
-       commit is therefore whole, and one at the snapshot before it if it saw none.
+       commit is therefore whole. What it finds wrong counts only if it saw none.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Final, Generic, Protocol, TypeVar
@@ -140,12 +144,14 @@ class Examination(Generic[Record]):
         record: Its commit record.
         file_bytes: Size of the file.
         verified: Whether every page was walked.
+        warnings: What is not as it should be, and may have a harmless reason.
     """
 
     meta: Meta
     record: Record
     file_bytes: int
-    verified: bool
+    verified: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class _Damage(Exception):
@@ -429,7 +435,7 @@ def examine(
             found = _examine_once_stable(file, decode, where)
             if verify or found.file_bytes < found.meta.bytes_in_use:
                 _walk(Path(path), where)
-                return Examination(found.meta, found.record, found.file_bytes, True)
+                return replace(found, verified=True)
             return found
     except OSError as error:
         raise _unreadable(where, error) from error
@@ -504,9 +510,13 @@ def _judge(
     file: DataFile, newer: Meta, older: Meta, decode: Callable[[bytes], Record], where: str
 ) -> Examination[Record]:
     size = file.size()
-    record = _own_record(file, newer, decode, where)
-    if older.transaction:  # before the first transaction there is nothing
-        _own_record(file, older, decode, where)
+    record = _commit_record(file, newer, decode)
+    if record.transaction != newer.transaction:
+        raise CorruptionError(
+            f"meta page {newer.number} names transaction {newer.transaction}, its commit record "
+            f"{record.transaction}: a commit was rolled back, or a page is stale",
+            where=where,
+        )
     if size < record.file_bytes:
         raise CorruptionError(
             f"the data file has {size} bytes and had {record.file_bytes} when the last commit "
@@ -519,24 +529,34 @@ def _judge(
         raise _Damage(f"{missing} bytes are missing at its end")
     if newer.bytes_in_use > newer.map_bytes:
         raise _Damage(f"{newer.bytes_in_use} bytes are in use in a map of {newer.map_bytes}")
-    return Examination(newer, record, size, False)
+    return Examination(newer, record, size, warnings=_taken_back(file, newer, older, decode, where))
 
 
-def _own_record(
-    file: DataFile, meta: Meta, decode: Callable[[bytes], Record], where: str
-) -> Record:
-    """The commit record that a meta page leads to, which its own transaction must have written."""
+def _taken_back(
+    file: DataFile, newer: Meta, older: Meta, decode: Callable[[bytes], Record], where: str
+) -> tuple[str, ...]:
+    """Whether the older meta page belongs to a commit after the newer one (invariant 2)."""
+    whole_file = replace(older, last_page=max(2, file.size() // older.page_bytes - 1))
+    try:
+        found = _commit_record(file, whole_file, decode)
+    except (_Damage, CorruptionError):
+        return ()  # nothing depends on the older page any more
+    if found.transaction <= newer.transaction:
+        return ()
+    message = (
+        f"transaction {found.transaction} was written after {newer.transaction}, and meta page "
+        f"{older.number} says {older.transaction}"
+    )
+    if older.last_page > newer.last_page:  # LMDB would have put the older number back
+        raise CorruptionError(f"{message}: a commit was rolled back", where=where)
+    return (f"{message}: a commit failed in I/O, or was rolled back",)
+
+
+def _commit_record(file: DataFile, meta: Meta, decode: Callable[[bytes], Record]) -> Record:
     value = file.lookup(meta, COMMIT_TABLE, COMMIT_KEY)
     if value is None:
         raise _Damage(f"transaction {meta.transaction} has no commit record")
-    record = decode(value)
-    if record.transaction != meta.transaction:
-        raise CorruptionError(
-            f"meta page {meta.number} names transaction {meta.transaction}, its commit record "
-            f"{record.transaction}: a commit was rolled back, or a page is stale",
-            where=where,
-        )
-    return record
+    return decode(value)
 
 
 def _walk(path: Path, where: str) -> None:

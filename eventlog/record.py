@@ -28,8 +28,12 @@ CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QQQQqQQIIBBHI")
 HEADER_BYTES: Final = CHECKSUM_BYTES + HEADER.size
 WORDS: Final = Struct("<9Q")  # the same header as nine words
+HEAD: Final = Struct("<4Q")  # its first four, which only the writer knows
+TAIL: Final = Struct("<qQQIIBBHI")  # the other five, which a caller's draft knows
+TAIL_BYTES: Final = TAIL.size
+TAIL_KIND_BYTE: Final = 32  # offset of the kind in a tail
 assert HEADER_BYTES == 80
-assert WORDS.size == HEADER.size
+assert WORDS.size == HEADER.size == HEAD.size + TAIL.size
 KIND_BYTE: Final = 72  # offset of the kind in a stored record
 FLAGS_BYTE: Final = 74  # offset of the flags' two bytes
 RECORDED_BYTE: Final = 32  # offset of the recorded time's eight bytes
@@ -209,6 +213,19 @@ def encode_record(
         len(extension),
     )
     return seal_record(U64.pack(position), rest + extension + body)
+
+
+def encode_tail(
+    kind: int, role: int, flags: int, given_us: int, tokens: int, extension_bytes: int
+) -> bytes:
+    """The last five header words of an event on branch 0 that is not of a track."""
+    return TAIL.pack(given_us, 0, 0, 0, tokens, kind, role, flags, extension_bytes)
+
+
+def change_tail(tail: bytes, flags: int, extension_bytes: int) -> bytes:
+    """A tail with more flags and another extension length."""
+    fields = TAIL.unpack(tail)
+    return TAIL.pack(*fields[:7], fields[7] | flags, extension_bytes)
 
 
 def recorded_of(value: bytes) -> int:

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
@@ -206,7 +206,24 @@ class SessionRow:
 
     def copy(self) -> SessionRow:
         """A row that can be changed without this one changing."""
-        return replace(self)
+        return SessionRow(
+            self.tenant_number,
+            self.created_position,
+            self.created_us,
+            self.sealed,
+            self.messages,
+            self.head,
+            self.last_position,
+            self.last_recorded_us,
+            self.keys,
+            self.segments,
+            self.since_roll_up,
+            self.flags,
+            self.tenant,
+            self.name,
+            self.opening,
+            self.details,
+        )
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,13 @@ from eventlog.limits import (
     SEGMENT_EVENTS_MAX,
 )
 from eventlog.order import block_first, block_of, encode_block
-from eventlog.record import CONTROL, HEADER_BYTES, KIND_BYTE, MESSAGE, recorded_of, verify_record
+from eventlog.record import recorded_of, verify_record
 from eventlog.rows import KeyedResult, SessionRow
-from eventlog.segment import encode_segment
+from eventlog.segment import Run, describe_runs, encode_segments
 from eventlog.tables import WriteTables
+
+
+SEALED_TOGETHER = 16  # sessions; about one slice of Python
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Sealing:
     """What one commit seals and cuts, for memory to take over after it."""
 
     rows: list[tuple[SessionState, SessionRow]] = field(default_factory=list)
+    runs: list[list[Run]] = field(default_factory=list)
     segments: list[tuple[bytes, bytes]] = field(default_factory=list)
     keys: list[tuple[int, bytes, KeyedResult]] = field(default_factory=list)
     activity: list[tuple[int, int, int]] = field(default_factory=list)
@@ -118,7 +122,9 @@ def seal(
         return done  # the hot log cannot be trusted: move nothing
     try:
         for state in _candidates(index, max(COMMIT_ROLL_UPS_MAX, event_count // 16)):
-            _seal_session(tables, log, index, state, done)
+            _collect(tables, log, index, state, done)
+        for start in range(0, len(done.rows), SEALED_TOGETHER):
+            _seal_sessions(done, start, start + SEALED_TOGETHER)
             pause()
         if done.rows:
             tables.put_segments(sorted(done.segments))
@@ -163,88 +169,85 @@ def _candidates(index: LooseIndex, count: int) -> list[SessionState]:
     return found
 
 
-def _seal_session(
-    tables: WriteTables,
-    log: HotLog,
-    index: LooseIndex,
-    state: SessionState,
-    done: Sealing,
+def _collect(
+    tables: WriteTables, log: HotLog, index: LooseIndex, state: SessionState, done: Sealing
 ) -> None:
+    """Note a session that is to be sealed, with its loose records cut into runs."""
     if state.row_epoch != index.epoch:
         row = tables.load_row(state.number)
         with index.lock:
             index.seal(state, row)
     loose = state.loose
-    count = len(loose.positions)
+    positions = loose.positions[:]
+    count = len(positions)
     if not count:
         state.is_due = False
         return
-    positions = loose.positions[:count]
-    records = [
-        _bytes_of(log, position, record)
-        for position, record in zip(positions, loose.records[:count], strict=True)
-    ]
-    row = state.row.copy()
-    before = row.last_position
+    known = loose.records[:count]
+    if None in known:
+        known = [
+            _read(log, position) if record is None else record
+            for position, record in zip(positions, known, strict=True)
+        ]
+    records: list[bytes] = known  # type: ignore[assignment]  # all are known now
+    runs: list[Run] = []
     start = 0
     while start < count:
-        stop = start
-        size = 0
-        while stop < count and stop - start < SEGMENT_EVENTS_MAX:
-            size += len(records[stop])
-            if size > SEGMENT_BYTES_TARGET and stop > start:
-                break
-            stop += 1
-        part = records[start:stop]
-        kinds = [record[KIND_BYTE] for record in part]
-        messages = kinds.count(MESSAGE)
-        bits = 0
-        for kind in set(kinds):
-            bits |= 1 << min(kind, 63)
-        done.segments.append(
-            encode_segment(
-                state.number,
-                loose.base + stop - 1,
-                part,
-                positions[start:stop],
-                messages_before=row.messages,
-                messages=messages,
-                kinds=bits,
-            )
+        stop = _run_stop(records, start)
+        runs.append(
+            Run(state.number, loose.base + stop - 1, records[start:stop], positions[start:stop])
         )
-        row.messages += messages
-        row.since_roll_up += messages
-        row.segments += 1
-        for offset in range(len(kinds) - 1, -1, -1):
-            if kinds[offset] < CONTROL:
-                row.head = loose.base + start + offset
-                break
         start = stop
-    row.sealed = loose.base + count
-    row.last_position = positions[-1]
-    row.last_recorded_us = recorded_of(records[-1])
-    keys = state.keys
-    if keys:
-        sealed = [
-            (state.number, digest, result)
-            for digest, result in keys.items()
-            if result.first < row.sealed
-        ]
-        done.keys += sealed
-        row.keys += len(sealed)
-    done.activity.append((row.tenant_number, row.last_position, state.number))
-    if before:
-        done.replaced.append((row.tenant_number, before))
-    done.rows.append((state, row))
+    done.rows.append((state, state.row.copy()))
+    done.runs.append(runs)
 
 
-def _bytes_of(log: HotLog, position: int, record: bytes | None) -> bytes:
+def _run_stop(records: list[bytes], start: int) -> int:
+    """Where the segment that begins at ``start`` ends: at the target size, or with the records."""
+    stop = min(len(records), start + SEGMENT_EVENTS_MAX)
+    size = 0
+    for place in range(start, stop):
+        size += len(records[place])
+        if size > SEGMENT_BYTES_TARGET and place > start:
+            return place
+    return stop
+
+
+def _seal_sessions(done: Sealing, start: int, stop: int) -> None:
+    """Encode the segments of some sessions and bring their rows up to them."""
+    runs = [run for each in done.runs[start:stop] for run in each]
+    words = describe_runs(runs)
+    for (state, row), mine in zip(done.rows[start:stop], done.runs[start:stop], strict=True):
+        before = row.last_position
+        for run in mine:
+            run.messages_before = row.messages
+            row.messages += run.messages
+            if run.last_public >= 0:
+                row.head = run.last_sequence - len(run.records) + 1 + run.last_public
+        row.segments += len(mine)
+        last = mine[-1]
+        row.sealed = last.last_sequence + 1
+        row.last_position = last.positions[-1]
+        row.last_recorded_us = recorded_of(last.records[-1])
+        if state.keys:
+            sealed = [
+                (state.number, digest, result)
+                for digest, result in state.keys.items()
+                if result.first < row.sealed
+            ]
+            done.keys += sealed
+            row.keys += len(sealed)
+        done.activity.append((row.tenant_number, row.last_position, state.number))
+        if before:
+            done.replaced.append((row.tenant_number, before))
+    done.segments += encode_segments(runs, words)
+
+
+def _read(log: HotLog, position: int) -> bytes:
+    record = log.get(position)
     if record is None:
-        record = log.get(position)
-        if record is None:
-            raise CorruptionError("loose record is missing", where=f"log {position}")
-        verify_record(U64.pack(position), record)
-    assert len(record) >= HEADER_BYTES
+        raise CorruptionError("loose record is missing", where=f"log {position}")
+    verify_record(U64.pack(position), record)
     return record
 
 

@@ -137,7 +137,11 @@ class Files:
             FileExistsError: There is something already.
         """
         os.mkdir(path, 0o700)
-        os.chmod(path, 0o700)
+        try:
+            os.chmod(path, 0o700)
+        except BaseException:
+            os.rmdir(path)
+            raise
 
     def remove_tree(self, path: Path) -> None:
         """Remove a folder with all in it; what is gone already is fine."""
@@ -200,6 +204,11 @@ class Files:
         """Set the size of a file; what is added is a hole."""
         os.ftruncate(descriptor, size)
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Take room for the first ``size`` bytes of a file, where the system can."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+
     def fsync_file(self, descriptor: int) -> None:
         """Make a file's bytes and size durable."""
         full = getattr(fcntl, "F_FULLFSYNC", None)  # where fsync stops at the drive's cache
@@ -254,11 +263,9 @@ class Files:
             return error.errno not in (errno.ENOSPC, errno.EDQUOT)
         try:
             os.unlink(name)
-            os.posix_fallocate(descriptor, 0, size)
+            self.allocate(descriptor, size)
         except OSError as error:
             return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        except AttributeError:  # a system without posix_fallocate
-            return True
         finally:
             os.close(descriptor)
         return True

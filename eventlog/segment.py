@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+import numpy as np
 from xxhash import xxh3_64
 from zstandard import (
     ZstdCompressor,
@@ -32,10 +33,11 @@ from zstandard import (
 )
 
 from eventlog import columns
+from eventlog.columns import Words
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
-from eventlog.record import HEADER_BYTES, Factory, Origin, R
+from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, Factory, Origin, R
 
 PREFIX: Final = Struct("<BBBBIQQQQQQIIQ")
 CHECKSUM_BYTES: Final = 8
@@ -51,7 +53,7 @@ class _Contexts(threading.local):
     """One compressor and one decompressor per thread: zstd's contexts are not safe to share."""
 
     def __init__(self) -> None:
-        self.compress = ZstdCompressor(level=LEVEL, write_content_size=True).compress
+        self.compressor = ZstdCompressor(level=LEVEL, write_content_size=True)
         self.decompress = ZstdDecompressor().decompress
 
 
@@ -122,54 +124,111 @@ class Segment:
         )
 
 
-def encode_segment(
-    session: int,
-    last_sequence: int,
-    records: Sequence[bytes],
-    positions: Sequence[int],
-    *,
-    messages_before: int,
-    messages: int,
-    kinds: int,
-) -> tuple[bytes, bytes]:
-    """Seal consecutive stored records of one session; gives key and value.
+@dataclass(slots=True)
+class Run:
+    """Consecutive stored records of one session that are to be sealed together.
 
-    Args:
+    Attributes:
         session: The session number.
         last_sequence: Sequence of the last record.
         records: Stored hot records, in sequence order.
         positions: Their positions, rising.
         messages_before: Messages of the session before the first record.
-        messages: Messages among the records.
-        kinds: Bit set of kind codes (bit ``min(kind, 63)``).
+        messages: Messages among the records; set by ``encode_segments``.
+        last_public: Place of the last public event among the records, -1 for none; likewise.
     """
-    assert 1 <= len(records) <= SEGMENT_EVENTS_MAX, len(records)
-    key = PAIR.pack(session, last_sequence)
-    words = columns.header_words(records, positions)
-    content = b"".join(
-        [columns.encode_words(words), *[record[HEADER_BYTES:] for record in records]]
+
+    session: int
+    last_sequence: int
+    records: list[bytes]
+    positions: list[int]
+    messages_before: int = 0
+    messages: int = 0
+    last_public: int = -1
+
+
+def describe_runs(runs: Sequence[Run]) -> Words:
+    """Header words of all records of all runs, one below the other; fills in what runs count."""
+    words = columns.header_words(
+        [record for run in runs for record in run.records],
+        [position for run in runs for position in run.positions],
     )
-    payload = _contexts.compress(content)
-    codec = ZSTD
-    if len(payload) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
-        payload, codec = content, RAW
-    prefix = PREFIX.pack(
-        VERSION,
-        codec,
-        0,
-        0,
-        len(records),
-        len(content),
-        positions[0],
-        positions[-1],
-        int(words[0, columns.RECORDED]),
-        int(words[-1, columns.RECORDED]),
-        messages_before,
-        messages,
-        0,
-        kinds,
+    kinds = (words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF)).tolist()
+    stop = 0
+    for run in runs:
+        start, stop = stop, stop + len(run.records)
+        mine = kinds[start:stop]
+        run.messages = mine.count(MESSAGE)
+        run.last_public = next(
+            (place for place in range(len(mine) - 1, -1, -1) if mine[place] < CONTROL), -1
+        )
+    return words
+
+
+def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, bytes]]:
+    """Seal runs; gives key and value of each.
+
+    All together, because what numpy and zstd cost per call outweighs what they cost per record.
+
+    Args:
+        runs: The runs, with ``messages_before`` set.
+        words: What ``describe_runs`` gave for them.
+    """
+    starts = [0]
+    for run in runs:
+        assert 1 <= len(run.records) <= SEGMENT_EVENTS_MAX, len(run.records)
+        starts.append(starts[-1] + len(run.records))
+    changed = columns.differences(words, starts[:-1])
+    bits = np.left_shift(
+        np.uint64(1), np.minimum(words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF), 63)
     )
-    return key, b"".join((_checksum(key, prefix, content), prefix, payload))
+    kinds = np.bitwise_or.reduceat(bits, starts[:-1]).tolist()
+    recorded = words[:, columns.RECORDED].tolist()
+    contents = [
+        b"".join(
+            [columns.shuffle(changed[start:stop]), *[record[HEADER_BYTES:] for record in run.records]]
+        )
+        for run, start, stop in zip(runs, starts[:-1], starts[1:], strict=True)
+    ]
+    segments: list[tuple[bytes, bytes]] = []
+    for number, (run, content, payload) in enumerate(
+        zip(runs, contents, _compressed(contents), strict=True)
+    ):
+        codec = ZSTD
+        if len(payload) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
+            payload, codec = content, RAW
+        prefix = PREFIX.pack(
+            VERSION,
+            codec,
+            0,
+            0,
+            len(run.records),
+            len(content),
+            run.positions[0],
+            run.positions[-1],
+            recorded[starts[number]],
+            recorded[starts[number + 1] - 1],
+            run.messages_before,
+            run.messages,
+            0,
+            kinds[number],
+        )
+        key = PAIR.pack(run.session, run.last_sequence)
+        segments.append((key, b"".join((_checksum(key, prefix, content), prefix, payload))))
+    return segments
+
+
+def encode_segment(run: Run) -> tuple[bytes, bytes]:
+    """Seal one run; gives key and value."""
+    return encode_segments([run], describe_runs([run]))[0]
+
+
+def _compressed(contents: list[bytes]) -> list[bytes]:
+    """Compress each; in one call where the library can, so that the GIL is given up once."""
+    compressor = _contexts.compressor
+    if len(contents) > 1 and hasattr(compressor, "multi_compress_to_buffer"):
+        return [bytes(frame) for frame in compressor.multi_compress_to_buffer(contents)]
+    return [compressor.compress(content) for content in contents]
 
 
 def decode_segment(key: bytes, value: bytes) -> Segment:

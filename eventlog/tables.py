@@ -151,6 +151,8 @@ class ReadTables:
             found = cursor.set_range(PAIR.pack(number, first))
             while found:
                 key = cursor.key()
+                if len(key) != PAIR.size:
+                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
                 if PAIR.unpack(key)[0] != number:
                     break
                 yield cache.load(key, cursor.value)
@@ -188,6 +190,8 @@ class ReadTables:
             found = cursor.set_range(PAIR.pack(tenant_number, U64_MAX - before + 1))
             while found:
                 key, value = cursor.item()
+                if len(key) != PAIR.size:
+                    raise CorruptionError("key has another size", where=f"activity {key.hex()}")
                 tenant, inverted = PAIR.unpack(key)
                 if tenant != tenant_number:
                     break

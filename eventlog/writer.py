@@ -464,8 +464,6 @@ class Writer:
             self.machine.committed()
             self.machine.overdue = is_overdue(index) or self._ids_pending
         settle(plan.placed)
-        for ack in plan.placed:
-            ack.drafts = ack.drafts[-1:]  # the last one names the event; the bytes may go
         settle(plan.repeated)
         self._refused(plan.refused)
         self.on_commit()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from engine import Store
 from turnlog.exits import ExitCode
 
-from .conftest import fill_with_everything, say
+from .conftest import fill_with_everything
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -119,6 +121,16 @@ def test_a_failed_export_leaves_no_file(turnlog: Any, calls: Path, tmp_path: Pat
     outcome = turnlog("export", calls, "-o", tmp_path / "x.jsonl", "--session", "nobody")
     assert outcome.code == ExitCode.NEGATIVE
     assert [entry.name for entry in tmp_path.iterdir()] == ["calls"]
+
+
+def test_only_files_are_replaced(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    folder, pipe = tmp_path / "folder", tmp_path / "pipe"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for target in (folder, pipe):
+        assert turnlog("export", calls, "-o", target, "--force").code == ExitCode.USAGE
+    assert folder.is_dir()
+    assert pipe.is_fifo()
 
 
 def test_a_link_is_never_written_through(turnlog: Any, calls: Path, tmp_path: Path) -> None:
@@ -261,12 +273,65 @@ def test_a_foreign_file_is_named_and_the_next_one_read(
         assert opened.session("a").info().event_count == 2  # type: ignore[union-attr]
 
 
+def test_what_no_store_takes_leaves_out_its_session_only(turnlog: Any, tmp_path: Path) -> None:
+    """Also where the session is long enough to be committed in pieces before the bad event."""
+    deep: Any = "x"
+    for _ in range(63):
+        deep = [deep]
+    long = chat("b", 20_000)
+    long[19_000]["kind"] = "k" * 64
+    long[19_500]["id"] = "0.0000000001"
+    chats = [{"messages": [{"role": "user", "content": deep}, {"role": "user", "content": [deep]}]}]
+    foreign = write(tmp_path / "deep.jsonl", [*chats, {"messages": [{"role": "user"}]}])
+    ours = write(tmp_path / "x.jsonl", [*chat("a", 2), *long, *chat("c", 2)])
+    outcome = turnlog("import", tmp_path / "store", foreign, ours, "--json")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    damaged = json.loads(outcome.out)["damaged"]
+    assert [(Path(damage["file"]).name, damage["line"]) for damage in damaged] == [
+        ("deep.jsonl", 1),
+        ("x.jsonl", 3),
+    ]
+    with Store.open(tmp_path / "store", create=False) as opened:
+        names = sorted(info.name for info in opened.sessions().sessions)
+    assert [name.split("/")[0] for name in names] == ["a", "c", "deep"]
+
+
 def test_an_unknown_format_is_a_wrong_command_line(turnlog: Any, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", chat("a", 1))
     outcome = turnlog("import", tmp_path / "store", file, "--format", "carrier-pigeon")
     assert outcome.code == ExitCode.USAGE
     assert "jsonl" in outcome.err
     assert not (tmp_path / "store").exists()
+
+
+def test_a_session_without_events_keeps_its_facts(turnlog: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "chats.jsonl", [{"messages": [], "topic": "none"}])
+    for _ in range(2):
+        assert turnlog("import", tmp_path / "store", file, "--format", "openai").code == 0
+    (line,) = turnlog("export", tmp_path / "store").out.splitlines()
+    assert json.loads(line)["opening"]["metadata"]["topic"] == "none"
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("source", ["tau-bench-trajectories", "chatterbot-corpus"])
+def test_real_conversations_survive(
+    turnlog: Any, tmp_path: Path, corpus: Path, source: str
+) -> None:
+    with tarfile.open(corpus / source / "data.tar.xz", "r:xz") as archive:
+        archive.extractall(tmp_path / "files", filter="data")
+    files = sorted(
+        path
+        for path in (tmp_path / "files").rglob("*")
+        if path.suffix in (".json", ".jsonl", ".yml") and path.is_file()
+    )
+    imported = turnlog("import", tmp_path / "a", *files, "--json")
+    assert imported.code == 0, imported.err
+    assert json.loads(imported.out)["events"] > 5_000
+    turnlog("export", tmp_path / "a", "-o", tmp_path / "a.jsonl")
+    assert turnlog("import", tmp_path / "b", tmp_path / "a.jsonl").code == 0
+    assert turnlog("export", tmp_path / "b").out_bytes == (tmp_path / "a.jsonl").read_bytes()
+    again = json.loads(turnlog("import", tmp_path / "a", *files, "--json").out)
+    assert (again["events"], again["damaged"]) == (0, [])
 
 
 def test_sessions_can_be_put_into_a_tenant(turnlog: Any, tmp_path: Path) -> None:
@@ -304,9 +369,3 @@ def test_a_session_longer_than_a_batch(turnlog: Any, tmp_path: Path) -> None:
     assert turnlog("import", tmp_path / "store", file).code == 0
     turnlog("export", tmp_path / "store", "-o", tmp_path / "out.jsonl")
     assert lines_of(tmp_path / "out.jsonl") == lines_of(file)
-
-
-def test_a_store_that_is_being_written_can_be_exported(turnlog: Any, calls: Path) -> None:
-    with Store.open(calls) as store:
-        say(store.session("call-3"), 1, "user", "Still talking")
-        assert len(turnlog("export", calls).out.splitlines()) == 6

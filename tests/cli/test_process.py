@@ -77,6 +77,16 @@ def test_an_import_that_is_killed_goes_on(command: list[str], turnlog: Any, tmp_
     assert turnlog("export", path).out_bytes == file.read_bytes()
 
 
+def test_a_store_that_is_being_written_can_be_exported(command: list[str], calls: Path) -> None:
+    with Store.open(calls) as store:
+        say(store.session("call-3"), 1, "user", "Still talking")
+        done = subprocess.run(
+            [*command, "export", str(calls)], capture_output=True, timeout=DEADLINE_S, check=True
+        )
+    assert len(done.stdout.splitlines()) == 6
+    assert b"Still talking" in done.stdout
+
+
 def test_the_module_runs(command: list[str], calls: Path, repository: Path) -> None:
     environment = dict(os.environ, PYTHONPATH=f"{repository}{os.pathsep}{repository / 'tools'}")
     done = subprocess.run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +188,39 @@ def test_check_of_a_sound_store(turnlog: Any, calls: Path) -> None:
     assert (result["ok"], result["findings"]) == (True, [])
 
 
+def test_damaged_bytes_are_findings_and_never_shown(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(calls, damaged)
+    data = (damaged / "data.mdb").read_bytes()
+    assert b"Good morning" in data
+    (damaged / "data.mdb").write_bytes(data.replace(b"Good morning", b"Bad morning!"))
+    outcome = turnlog("check", damaged)
+    assert outcome.code == ExitCode.NEGATIVE
+    assert "finding" in outcome.out
+    assert json.loads(turnlog("check", damaged, "--json").out)["ok"] is False
+    for verb in ("show", "replay"):
+        shown = turnlog(verb, damaged, "call-2")
+        assert shown.code == ExitCode.CORRUPTION
+        assert "morning" not in shown.out
+        assert shown.err.startswith("turnlog: ")
+
+
 def test_stats(turnlog: Any, calls: Path) -> None:
     facts = json.loads(turnlog("stats", calls, "--json").out)
     assert facts["events"] == 5
-    assert "events" in turnlog("stats", calls).out
+    assert facts["bytes_per_event"] == facts["used_bytes"] / 5
+    rows = [line.split(maxsplit=1) for line in turnlog("stats", calls).out.splitlines()]
+    assert ["events", "5"] in rows
+    assert ["queue_bytes", "0 B of 64.0 MiB"] in rows
+
+
+def test_stats_of_an_empty_store(turnlog: Any, tmp_path: Path) -> None:
+    Store.open(tmp_path / "store").close()
+    assert turnlog("stats", tmp_path / "store").code == 0
+    assert turnlog("tail", tmp_path / "store").out == ""
+    assert turnlog("export", tmp_path / "store").out == ""
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
@@ -226,3 +257,13 @@ def test_names_of_files_and_sessions_are_inert_in_messages(turnlog: Any, tmp_pat
     assert acting(outcome.out + outcome.err) == []
     assert r"bad\x1b[2J\u202e.jsonl" in outcome.err
     assert r"s\x1b[31m" in outcome.err
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_file_names_that_are_no_text(turnlog: Any, tmp_path: Path, options: list[str]) -> None:
+    file = tmp_path / os.fsdecode(b"bad\xff.jsonl")
+    file.write_text("no JSON")
+    outcome = turnlog("import", tmp_path / "store", file, *options)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert r"bad\udcff.jsonl" in outcome.err
+    assert acting(outcome.out + outcome.err) == []

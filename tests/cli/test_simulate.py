@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engine import Store
+from turnlog.dispatch import EPOCH_US, Line, script
 from turnlog.exits import ExitCode
-from turnlog.simulation import EPOCH_US, Line, script
 
 SHORT = ("--calls", 3, "--hours", 0.05, "--seed", 7)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from io import TextIOWrapper
 from threading import Lock, Timer
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -60,6 +61,13 @@ def quote(name: str) -> str:
 def counted(count: int, noun: str) -> str:
     """A number and its noun: ``1 event``, ``2,000 events``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit in which it is easy to read."""
+    if count < 10_000:
+        return f"{count:,} B"
+    return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"
 
 
 def block(text: str, indent: str) -> str:
@@ -245,6 +253,5 @@ class ProgressBar:
 
 def _tolerate(stream: IO[str]) -> None:
     """Let a stream spell out what its encoding cannot carry, rather than fail half-way."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None and stream.errors != "backslashreplace":
-        reconfigure(errors="backslashreplace")
+    if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
+        stream.reconfigure(errors="backslashreplace")

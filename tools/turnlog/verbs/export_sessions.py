@@ -78,8 +78,11 @@ def _new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     """
     if not replace and (target.exists() or target.is_symlink()):
         raise _exists(target)
-    if target.is_dir():
-        raise UsageError(f"{terminal.quote(str(target))} is a directory", hint="Name a file.")
+    if target.exists() and not target.is_symlink() and not target.is_file():
+        raise UsageError(
+            f"{terminal.quote(str(target))} is no file that could be replaced",
+            hint="Name a file, or leave -o out to write to standard output.",
+        )
     draft = target.with_name(f".{target.name[:100]}.{token_hex(8)}.part")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

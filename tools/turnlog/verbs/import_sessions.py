@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from engine import Store
-from engine.export import encode_line, escape_line, line_mapping
+from engine.drafting import draft_event
+from engine.export import encode_line, escape, escape_line, line_mapping
 from engine.kinds import CONTROLS
-from eventlog.errors import ConflictError, DamagedInputError, UsageError
+from eventlog.errors import ConflictError, DamagedInputError, TurnlogError, UsageError
 from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
 from turnlog import importers, terminal
 from turnlog.exits import ExitCode
@@ -37,6 +38,10 @@ _FACTS = (
     "metadata",
     "body",
 )
+
+
+# What one session does not get past, while the others go on.
+_REFUSALS = (ConflictError, DamagedInputError, UsageError)
 
 
 @dataclass(slots=True)
@@ -87,7 +92,7 @@ def run(
                 "events": tally.events,
                 "skipped_sessions": tally.skipped_sessions,
                 "skipped_events": tally.skipped_events,
-                "damaged": tally.damaged,
+                "damaged": escape(tally.damaged),  # a file's name need not be UTF-8
             }
         )
     else:
@@ -142,16 +147,22 @@ def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) ->
         for key in _FACTS:
             line[key] = getattr(event, key)
         lines.append(line)
+    if not lines:
+        # As a session that was created and nothing more; its facts are worth keeping.
+        empty: Line = {"tenant": into, "session": parsed.name, "kind": "open", "sequence": 0}
+        lines.append({**empty, "parent": None, "opening": opening or None})
     first_line = None if parsed.lines is None else parsed.lines[0]
     return _Session(file, first_line, into, parsed.name, lines)
 
 
-def _refuse_what_would_change(session: _Session) -> None:
-    """Refuse a session that the store would number or link differently than its lines say.
+def _refuse_unfit(session: _Session) -> None:
+    """Refuse a session that the store would not take whole, or not as its lines say.
+
+    Asked before anything is written, since a long session is committed in pieces.
 
     Raises:
-        UsageError: A sequence is missing, or the session has branches, which only the linear
-            history of this release would flatten.
+        UsageError: A value that cannot be stored, a sequence that is missing, or branches, which
+            the linear history of this release would flatten.
     """
     head: int | None = None
     for number, line in enumerate(session.lines):
@@ -165,6 +176,8 @@ def _refuse_what_would_change(session: _Session) -> None:
             )
         if not is_control:
             head = number
+        facts = {key: line.get(key) for key in _FACTS}
+        draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
 
 
 class _Batch:
@@ -192,7 +205,7 @@ class _Batch:
             self.load()
         try:
             rest = self._rest(session)
-        except (ConflictError, UsageError) as error:
+        except _REFUSALS as error:
             self._report(session, error)
             return
         if not rest:
@@ -213,7 +226,7 @@ class _Batch:
             return
         try:
             self._load([line for _, rest in waiting for line in rest])
-        except (ConflictError, UsageError) as error:
+        except _REFUSALS as error:
             if len(waiting) == 1:
                 self._report(waiting[0][0], error)
                 return
@@ -229,8 +242,9 @@ class _Batch:
     def _load(self, lines: list[Line]) -> None:
         self._store.load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
 
-    def _report(self, session: _Session, error: ConflictError | UsageError) -> None:
-        self.report(session.file, session.first_line, session.name, str(error))
+    def _report(self, session: _Session, error: TurnlogError) -> None:
+        reason = error.reason if isinstance(error, DamagedInputError) else str(error)
+        self.report(session.file, session.first_line, session.name, reason)
 
     def _rest(self, session: _Session) -> list[Line]:
         """The lines that the store does not hold yet.
@@ -239,7 +253,7 @@ class _Batch:
             ConflictError: It holds something else.
             UsageError: The session cannot be a session of this store.
         """
-        _refuse_what_would_change(session)
+        _refuse_unfit(session)
         stored = self._store.tenant(session.tenant).session(session.name)
         if not stored.exists:
             return session.lines

@@ -10,37 +10,49 @@ from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read
 
+_BOUND = "_max"
+
 
 def run(path: Path, *, as_json: bool) -> ExitCode:
-    """Write the store's own figures, nested ones under their group's name."""
+    """Write the store's own figures, each one of memory against its bound."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
         facts = store.stats()
+    if facts["events"]:
+        facts["bytes_per_event"] = round(facts["used_bytes"] / facts["events"], 1)
     if as_json:
         screen.data(facts)
         return ExitCode.OK
-    rows = list(_rows(facts, ""))
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        screen.line((f"{name:<{width}}  ", "bold"), text)
+    plain = {key: value for key, value in facts.items() if not isinstance(value, dict)}
+    groups = {key: value for key, value in facts.items() if isinstance(value, dict)}
+    width = 2 + max(len(key) for group in (plain, *groups.values()) for key in group)
+    for key, text in _rows(plain, is_size=False):
+        screen.line((f"{key:<{width}}", "bold"), text)
+    for name, group in groups.items():
+        screen.line((name, "bold"))
+        for key, text in _rows(group, is_size=name == "bytes"):
+            screen.line(f"  {key:<{width - 2}}", text)
     return ExitCode.OK
 
 
-def _rows(facts: dict[str, Any], group: str) -> Iterator[tuple[str, str]]:
+def _rows(facts: dict[str, Any], *, is_size: bool) -> Iterator[tuple[str, str]]:
     for key, value in facts.items():
-        if isinstance(value, dict):
-            yield from _rows(value, f"{group}{key}.")
-        else:
-            yield f"{group}{key}", _text(key, value)
+        if key.endswith(_BOUND) and key.removesuffix(_BOUND) in facts:
+            continue
+        is_bytes = is_size or key.endswith("_bytes")
+        text = _text(value, is_bytes)
+        if key + _BOUND in facts:
+            text += f" of {_text(facts[key + _BOUND], is_bytes)}"
+        yield key, text
 
 
-def _text(key: str, value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
+def _text(value: object, is_size: bool) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
-        if key.endswith("bytes") and value >= 1024:
-            return f"{value:,} ({value / 1024 / 1024:.1f} MiB)"
-        return f"{value:,}"
+        return terminal.size(value) if is_size else f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        return f"{value:,.1f}"
     return str(value)

@@ -12,6 +12,7 @@ from typing import Any
 from engine import CheckReport, Store
 from eventlog.errors import AppendConflictError, CorruptionError
 from turnlog import simulation, terminal
+from turnlog.dispatch import Line, script
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read, open_to_write
 
@@ -77,14 +78,14 @@ def _read_back(store: Store, *, calls: int, hours: float, seed: int, prefix: str
         CorruptionError: A call came back different.
     """
 
-    def everything() -> Iterator[simulation.Line]:
+    def everything() -> Iterator[Line]:
         for call in range(1, calls + 1):
-            yield from simulation.script(seed, call, hours)
+            yield from script(seed, call, hours)
 
     for call in range(1, calls + 1):
         session = store.session(f"{prefix}{call:04d}")
         if simulation.digest_of(session.events()) != simulation.digest_of(
-            simulation.script(seed, call, hours)
+            script(seed, call, hours)
         ):
             raise CorruptionError("came back different", where=f"session {session.name}")
     return simulation.digest_of(everything())
@@ -112,6 +113,7 @@ def _facts(
         "interruptions": tally.interruptions,
         "seconds": round(tally.seconds, 3),
         "events_per_second": round(tally.events / tally.seconds),
+        "times_real_time": round(hours * 3600 / tally.seconds, 1),
         "ack_p50_us": _at(0.5, latencies),
         "ack_p99_us": _at(0.99, latencies),
         "ack_max_us": latencies[-1],
@@ -146,7 +148,8 @@ def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
     yield (
         "durable",
         f"every event before its call went on, in {facts['seconds']:.1f} s "
-        f"({facts['events_per_second']:,} events/s)",
+        f"({facts['events_per_second']:,} events/s, "
+        f"{facts['times_real_time']:,.0f} times as fast as the calls)",
     )
     yield (
         "ack latency",
@@ -159,8 +162,9 @@ def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
     )
     yield (
         "on disk",
-        f"{_mib(facts['disk_bytes'])}, {facts['disk_bytes_per_event']:.0f} bytes an event; "
-        f"as JSON lines {_mib(facts['json_bytes'])}, {facts['json_bytes_per_event']:.0f} an event",
+        f"{terminal.size(facts['disk_bytes'])}, {facts['disk_bytes_per_event']:.0f} bytes an "
+        f"event; as JSON lines {terminal.size(facts['json_bytes'])}, "
+        f"{facts['json_bytes_per_event']:.0f} an event",
     )
     yield "read back", f"every call word for word; content {facts['content']}"
     yield (
@@ -171,7 +175,3 @@ def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
 
 def _ms(value_us: int) -> str:
     return f"{value_us / 1000:.2f} ms"
-
-
-def _mib(count: int) -> str:
-    return f"{count / 1024 / 1024:.1f} MiB"

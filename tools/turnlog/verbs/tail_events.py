@@ -26,16 +26,16 @@ def run(
     """Write the last ``count`` events of a store, tenant or session, then follow it if asked."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
-        world: Store | Tenant = store if tenant is None else store.tenant(tenant)
         if session is not None:
+            world = store.tenant(tenant or "")
             _tail_session(screen, world, session, count=count, follow=follow, as_json=as_json)
             return ExitCode.OK
         last = store.last_position
-        _write(screen, _newest(world, last, count), as_json)
+        _write(screen, _newest(store, last, count, tenant), as_json)
         if follow:
             screen.flush()
-            with world.subscribe(after=last) as subscription:
-                _write(screen, subscription, as_json, live=True)
+            with store.subscribe(after=last) as subscription:
+                _write(screen, _of_tenant(subscription, tenant), as_json, live=True)
     return ExitCode.OK
 
 
@@ -60,7 +60,12 @@ def _tail_session(
             _write(screen, subscription, as_json, live=True)
 
 
-def _newest(world: Store | Tenant, last: int, count: int) -> Iterable[Event]:
+def _of_tenant(events: Iterable[Event], tenant: str | None) -> Iterable[Event]:
+    """The events of one tenant, all of them for None; the empty name is the unnamed tenant."""
+    return events if tenant is None else (each for each in events if each.tenant == tenant)
+
+
+def _newest(store: Store, last: int, count: int, tenant: str | None) -> Iterable[Event]:
     """The last ``count`` events up to a position, in order.
 
     Looks at windows that grow backwards, since a tenant's events lie anywhere among the others.
@@ -70,11 +75,8 @@ def _newest(world: Store | Tenant, last: int, count: int) -> Iterable[Event]:
     window = count
     while True:
         after = max(0, last - window)
-        newest: deque[Event] = deque(maxlen=count)
-        for event in world.read(after=after):
-            if event.position > last:
-                break
-            newest.append(event)
+        events = _of_tenant(store.read(after=after, limit=last - after), tenant)
+        newest = deque(events, maxlen=count)
         if len(newest) == count or after == 0:
             return newest
         window *= 4
