@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import statistics
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,6 +19,7 @@ from bench.drive import (
     acknowledged_per_second,
     busy_per_second,
     keyed_sessions,
+    lone_per_second,
     pipelined_per_second,
     plain_sessions,
 )
@@ -141,7 +142,7 @@ def _pipelined(settings: Settings, report: Report, messages: Sequence[Message]) 
     names = session_names(SESSIONS)
     # Sealing may lag by four times the hot log's target (65,536 events): the warm-up fills that
     # allowance, so that the measured part pays for its own sealing.
-    window = Window(warm_up=70_000, seconds=0.7 if settings.quick else 2.5)
+    window = Window(warm_up=70_000, seconds=0.5 if settings.quick else 2.5)
 
     async def bare(bare_loop: BareLoop) -> float:
         return await pipelined_per_second(
@@ -175,7 +176,7 @@ def _busy_loop(settings: Settings, report: Report, messages: Sequence[Message]) 
     progress("busy_loop")
     names = session_names(SESSIONS)
     window = Window(
-        warm_up=(10 if settings.quick else _ROLLED_UP) * SESSIONS,
+        warm_up=(5 if settings.quick else _ROLLED_UP) * SESSIONS,
         seconds=0.6 if settings.quick else 2.0,
     )
 
@@ -207,9 +208,10 @@ def _busy_loop(settings: Settings, report: Report, messages: Sequence[Message]) 
 
 
 def _lone(settings: Settings, report: Report, messages: Sequence[Message]) -> None:
-    """Short blocks in turn over two open stores, as one round takes only some milliseconds."""
+    """Short rounds in turn over two open stores: one append takes well under a millisecond."""
     progress("lone")
-    block = messages[: 100 if settings.quick else 400]
+    seconds = 0.1 if settings.quick else 0.4
+    message = cycle(messages).__next__
     with fresh_directory(settings) as directory, Store.open(directory / "store") as store:
         bare_directory = directory / "bare"
         bare_directory.mkdir()
@@ -217,26 +219,20 @@ def _lone(settings: Settings, report: Report, messages: Sequence[Message]) -> No
         call = store.session("call-lone")
 
         def ours() -> float:
-            start = time.perf_counter()
-            for message in block:
-                call.append(message).result()
-            seconds = time.perf_counter() - start
-            # What is left to seal must not run into the other side's block.
+            rate = lone_per_second(lambda: call.append(message()).result(), seconds)
+            # What is left to seal must not run into the other side's round.
             store.flush()
-            return len(block) / seconds
+            return rate
 
         def bare() -> float:
-            start = time.perf_counter()
-            for message in block:
-                log.append(message)
-            return len(block) / (time.perf_counter() - start)
+            return lone_per_second(lambda: log.append(message()), seconds)
 
         try:
             interleave({"bare": bare, "ours": ours}, 2)  # warm-up
             rates = interleave({"bare": bare, "ours": ours}, 11 if settings.quick else 31)
         finally:
             log.close()
-    _record(report, "lone", rates["ours"], rates["bare"], appends_per_round=len(block))
+    _record(report, "lone", rates["ours"], rates["bare"], seconds_per_round=seconds)
 
 
 def _sqlite(settings: Settings, report: Report, messages: Sequence[Message]) -> None:
@@ -270,7 +266,7 @@ def _processes(settings: Settings, report: Report, messages: Sequence[Message]) 
     names = session_names(SESSIONS)
     window = Window(
         warm_up=(5 if settings.quick else _ROLLED_UP) * SESSIONS,
-        seconds=0.8 if settings.quick else 3.0,
+        seconds=0.6 if settings.quick else 3.0,
     )
     rates = interleave(
         {

@@ -229,3 +229,17 @@ async def pipelined_per_second(
         count += _PUSH_APPENDS
     await last
     return count / (time.perf_counter() - start)
+
+
+def lone_per_second(append: Callable[[], object], seconds: float) -> float:
+    """Call ``append`` again and again, each time when the one before is durable.
+
+    Returns:
+        Appends a second.
+    """
+    count = 0
+    start = time.perf_counter()
+    while (taken := time.perf_counter() - start) < seconds:
+        append()
+        count += 1
+    return count / taken

@@ -62,19 +62,20 @@ _PLAIN_BY_NAME: Final = {name: _PLAIN_TAILS[role] for name, role in ROLES.items(
 _NO_ROLE: Final = _PLAIN_TAILS[0]
 
 
+def plain_tail(message: dict[str, Any]) -> bytes:
+    """The header's tail of a message that comes without options."""
+    role = message.get("role")
+    return _PLAIN_BY_NAME.get(role, _NO_ROLE) if type(role) is str else _NO_ROLE
+
+
 def draft_message(message: dict[str, Any]) -> Draft:
-    """Encode a message that comes without options: the shortest way."""
+    """Encode a message that comes without options."""
     if type(message) is not dict:
         raise InvalidMessageError(f"a message must be a dict, not {_type(message)}", path="$")
     body, fixes = encode_body(message)
     if fixes is not None:
         return draft_event("message", message)
-    role = message.get("role")
-    tail = _PLAIN_BY_NAME.get(role, _NO_ROLE) if type(role) is str else _NO_ROLE
-    return _make_draft(Draft, (tail, body, 0, None, None))
-
-
-_make_draft: Final = tuple.__new__  # a NamedTuple's own constructor costs twice as much
+    return Draft(plain_tail(message), body)
 
 
 def draft_event(
@@ -196,23 +197,24 @@ def make_ack(
     """
     byte_count = _check_size(drafts)
     named = any([draft.caller_id is not None for draft in drafts])
-    terms = None
-    if named or create or not (expected_head is expected_next is idempotency_key is None):
-        terms = Terms(
-            expected_head=_checked_head(expected_head),
-            expected_next=expected_next,
-            key=_checked_key(idempotency_key),
-            content=b"" if idempotency_key is None else content_of(drafts),
-            create=create,
-            named=named,
-        )
-    ack = Ack(name, drafts, byte_count)
-    ack.event_count = len(drafts)
-    ack.opening = opening
-    ack.terms = terms
-    ack.queued = _is_queued(mode)
-    ack._caller_id = drafts[-1].caller_id
-    return ack
+    terms = Terms(
+        expected_head=_checked_head(expected_head),
+        expected_next=expected_next,
+        key=_checked_key(idempotency_key),
+        content=b"" if idempotency_key is None else content_of(drafts),
+        create=create,
+        named=named,
+        caller_id=drafts[-1].caller_id,
+        queued=_is_queued(mode),
+    )
+    return Ack(
+        name,
+        byte_count,
+        opening=opening,
+        drafts=drafts,
+        terms=terms,
+        event_count=len(drafts),
+    )
 
 
 def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
@@ -226,23 +228,27 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
         raise UsageError("append_batch needs at least one event")
     byte_count = _check_size(drafts)
     named = any([draft.caller_id is not None for draft in drafts])
-    acks: list[Ack] = []
-    for part in parts:
-        each = Ack(part.name, part.drafts, byte_count)
-        each.event_count = len(part.drafts)
-        each.opening = part.opening
-        each.terms = Terms(
-            expected_head=_checked_head(part.expected_head),
-            named=any([draft.caller_id is not None for draft in part.drafts]),
+    acks = [
+        Ack(
+            part.name,
+            byte_count,
+            opening=part.opening,
+            drafts=part.drafts,
+            terms=Terms(
+                expected_head=_checked_head(part.expected_head),
+                named=any([draft.caller_id is not None for draft in part.drafts]),
+            ),
+            event_count=len(part.drafts),
         )
-        acks.append(each)
+        for part in parts
+    ]
     first = acks[0]
     assert first.terms is not None
     first.terms.named = named
+    first.terms.caller_id = drafts[-1].caller_id
+    first.terms.queued = _is_queued(mode)
+    first.terms.more = acks[1:]
     first.event_count = len(drafts)
-    first.more = acks[1:]
-    first.queued = _is_queued(mode)
-    first._caller_id = drafts[-1].caller_id
     return first
 
 

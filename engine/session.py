@@ -13,14 +13,21 @@ from engine.drafting import (
     draft_message,
     encode_opening,
     make_ack,
+    plain_tail,
 )
 from engine.events import Event, SessionInfo, opening_of
 from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
-from eventlog.body import encode_plain
-from eventlog.errors import LimitExceededError, SessionNotFoundError, UsageError
+from eventlog.body import encode_body, encode_plain
+from eventlog.errors import (
+    InvalidMessageError,
+    LimitExceededError,
+    SessionNotFoundError,
+    StoreClosedError,
+    UsageError,
+)
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX
 from eventlog.log import SessionFacts
@@ -50,7 +57,7 @@ class Session:
     ) -> None:
         name_bytes(name, "session name")
         self._store = store
-        self._queue = store._log.submit
+        self._queue = store._log.writer.submit
         self._name = (tenant, name)
         self._opening = (
             None
@@ -123,16 +130,9 @@ class Session:
             id is metadata is time_us is tokens is run_id is None
             and turn_id is speech_id is request_id is None
         ):
+            if expected_head is idempotency_key is wait is None and ack == "durable":
+                return self._append_plain(message)
             draft = draft_message(message)
-            if expected_head is idempotency_key is None and ack == "durable":
-                result = Ack(self._name, (draft,), HEADER_BYTES + len(draft[1]))
-                if self._opening is not None:
-                    result.opening = self._opening
-                if wait is None and not self._store._closed:
-                    self._queue(result)
-                else:
-                    self._store._submit(result, wait)
-                return result
         else:
             draft = draft_event(
                 "message",
@@ -147,6 +147,23 @@ class Session:
                 request_id=request_id,
             )
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
+
+    def _append_plain(self, message: dict[str, Any]) -> Ack:
+        """The shortest way from a message to the queue."""
+        if type(message) is not dict:
+            raise InvalidMessageError(
+                f"a message must be a dict, not {type(message).__name__}", path="$"
+            )
+        body, fixes = encode_body(message)
+        if fixes is not None:
+            return self._submit((draft_message(message),), None, None, "durable", None)
+        ack = Ack(
+            self._name, HEADER_BYTES + len(body), plain_tail(message), body, self._opening
+        )
+        if self._store._closed:
+            raise StoreClosedError("the store is closed")
+        self._queue(ack)
+        return ack
 
     def append_event(
         self,

@@ -61,7 +61,7 @@ class Draft(NamedTuple):
 
 
 class Terms:
-    """The conditions of an append; most appends have none.
+    """What is special about an append; a plain message has none.
 
     Attributes:
         expected_head: Sequence that must be the head, -1 for an empty session, None for any.
@@ -70,9 +70,24 @@ class Terms:
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
         named: True when a draft has a caller's id.
+        caller_id: The last draft's id.
+        queued: True when awaiting the ack is not to wait for the disk.
+        more: The acks of a batch's other sessions.
+        already: Set by the writer when the append repeats an earlier one.
     """
 
-    __slots__ = ("content", "create", "expected_head", "expected_next", "key", "named")
+    __slots__ = (
+        "already",
+        "caller_id",
+        "content",
+        "create",
+        "expected_head",
+        "expected_next",
+        "key",
+        "more",
+        "named",
+        "queued",
+    )
 
     def __init__(
         self,
@@ -83,6 +98,8 @@ class Terms:
         content: bytes = b"",
         create: bool = False,
         named: bool = False,
+        caller_id: str | None = None,
+        queued: bool = False,
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
@@ -90,6 +107,10 @@ class Terms:
         self.content = content
         self.create = create
         self.named = named
+        self.caller_id = caller_id
+        self.queued = queued
+        self.more: Sequence[Ack] = ()
+        self.already = False
 
 
 class Ack:
@@ -99,28 +120,71 @@ class Ack:
     awaiting it returns at once, ``await ack.durable()`` waits for the disk.
     """
 
-    # Defaults live on the class: most acks never need another value, and an ack is made per event.
-    opening: Any = None
-    terms: Terms | None = None
-    queued: bool = False
-    more: Sequence[Ack] = ()
-    event_count: int = 1
-    _state: int = WAITING
-    _waiters: Any = None
-    _gate: Any = None
-    _error: TurnlogError | None = None
-    _already: bool = False
-    _caller_id: str | None = None
+    # An ack is made for every append, so it holds little: a plain message's tail and payload lie
+    # in it, and drafts and terms are for all other appends.
+    __slots__ = (
+        "_error",
+        "_first",
+        "_gate",
+        "_last",
+        "_position",
+        "_session_number",
+        "_state",
+        "_waiters",
+        "byte_count",
+        "drafts",
+        "event_count",
+        "name",
+        "opening",
+        "payload",
+        "tail",
+        "terms",
+    )
 
     _session_number: int
     _first: int
     _last: int
     _position: int
 
-    def __init__(self, name: tuple[str, str], drafts: Sequence[Draft], byte_count: int) -> None:
+    def __init__(
+        self,
+        name: tuple[str, str],
+        byte_count: int,
+        tail: bytes | None = None,
+        payload: bytes | None = None,
+        opening: Any = None,
+        drafts: Sequence[Draft] = (),
+        terms: Terms | None = None,
+        event_count: int = 1,
+    ) -> None:
         self.name = name
-        self.drafts = drafts
         self.byte_count = byte_count
+        self.tail = tail
+        self.payload = payload
+        self.opening = opening
+        self.drafts = drafts
+        self.terms = terms
+        self.event_count = event_count
+        self._state = WAITING
+        self._waiters: Any = None
+        self._gate: Any = None
+        self._error: TurnlogError | None = None
+
+    @property
+    def queued(self) -> bool:
+        """True when awaiting it does not wait for the disk."""
+        return self.terms is not None and self.terms.queued
+
+    @property
+    def more(self) -> Sequence[Ack]:
+        """The acks of a batch's other sessions."""
+        return () if self.terms is None else self.terms.more
+
+    def all_drafts(self) -> Sequence[Draft]:
+        """Its events, also when it is a plain message."""
+        if self.tail is None or self.payload is None:
+            return self.drafts
+        return (Draft(self.tail, self.payload),)
 
     # What the caller sees
 
@@ -152,7 +216,7 @@ class Ack:
         return self._settled()
 
     def __await__(self) -> Generator[Any, None, Ack]:
-        if self._state == WAITING and not self.queued:
+        if self._state == WAITING and (self.terms is None or not self.terms.queued):
             # Not ``_wait``: one generator less on every append's path.
             future = asyncio.get_running_loop().create_future()
             waiters = self._waiters
@@ -210,13 +274,14 @@ class Ack:
     def already(self) -> bool:
         """True when an idempotency key or an id had stored the same content before."""
         self._known("already")
-        return self._already
+        return self.terms is not None and self.terms.already
 
     @property
     def event_id(self) -> str:
         """Id of the append's last event: the caller's, or the store's."""
         self._known("event_id")
-        return self._caller_id or store_id(self._session_number, self._last)
+        caller_id = None if self.terms is None else self.terms.caller_id
+        return caller_id or store_id(self._session_number, self._last)
 
     def __repr__(self) -> str:
         if self._state == WAITING:
@@ -236,8 +301,9 @@ class Ack:
 
     def repeat(self, session_number: int, first: int, last: int, position: int) -> None:
         """Note the place of an earlier append with the same content."""
+        assert self.terms is not None
         self.place(session_number, first, last, position)
-        self._already = True
+        self.terms.already = True
 
 
 class _Durable:
@@ -265,6 +331,7 @@ def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
     futures: list[asyncio.Future[None]] = []
     for ack in acks:
         ack.drafts = ()
+        ack.payload = None
         if error is None:
             ack._state = DURABLE
         else:

@@ -103,6 +103,7 @@ class Plan:
     block_links: list[tuple[int, bytes]] = field(default_factory=list)
     keys: dict[tuple[int, bytes], KeyedResult] = field(default_factory=dict)
     ids: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    keeps_times: bool = False  # an event came with its recorded time
 
     @property
     def last(self) -> int:
@@ -135,12 +136,15 @@ class Plan:
             index.kept_bytes += size
             index.position += len(records)
             frequency = index.frequency
+            recorded_us = self.recorded_us
             for state, place in dict(zip(states, range(len(records)), strict=True)).items():
                 state.next = state.draft_next
                 state.head = state.draft_head
                 state.messages = state.draft_messages
                 state.last_position = first + place
-                state.last_recorded_us = recorded_of(records[place][1])
+                state.last_recorded_us = (
+                    recorded_of(records[place][1]) if self.keeps_times else recorded_us
+                )
                 if len(state.loose.positions) >= frequency and not state.is_due:
                     index.mark_due(state)
             for (number, digest), result in self.keys.items():
@@ -181,23 +185,60 @@ class Admission:
         named = [ack for ack in batch if ack.terms is not None and ack.terms.named]
         if named:
             self._find_ids(named)
-        plan = self._plan
-        placed = plan.placed
         for start in range(0, len(batch), ADMIT_SLICE):
-            for ack in batch[start : start + ADMIT_SLICE]:
-                try:
-                    if ack.terms is None and not ack.more:
-                        state = self._index.names.get(ack.name)
-                        if state is None:
-                            state = self._find(ack.name) or self._create(ack.name, ack)
-                        self._place(ack, state)
-                        placed.append(ack)
-                    else:
-                        self._admit_special(ack)
-                except (ConflictError, UsageError) as error:
-                    plan.refused.append((ack, error))
+            self._admit_slice(batch[start : start + ADMIT_SLICE])
             self._pause()
         self._close_runs()
+
+    def _admit_slice(self, batch: list[Ack]) -> None:
+        plan = self._plan
+        placed = plan.placed
+        records, states, sequences = plan.records, plan.states, plan.sequences
+        find = self._index.names.get
+        recorded_us = plan.recorded_us
+        position = plan.first + len(records)
+        for ack in batch:
+            payload = ack.payload
+            state = find(ack.name)
+            if (
+                payload is None
+                or state is None
+                or not state.draft_next
+                or not (position - 1) % BLOCK_POSITIONS
+                or not records
+                or len(payload) > LARGE_BYTES
+            ):
+                self._admit_one(ack, state)
+                position = plan.first + len(records)
+                continue
+            # A plain message of a known session, the case that has to be fast; ``_place`` says
+            # what happens here.
+            sequence = state.draft_next
+            rest = HEAD.pack(state.number, sequence, state.draft_head, recorded_us) + ack.tail + payload
+            key = U64.pack(position)
+            records.append((key, xxh3_64_digest(key + rest) + rest))
+            states.append(state)
+            sequences.append(sequence)
+            state.draft_head = sequence
+            state.draft_messages += 1
+            state.draft_next = sequence + 1
+            ack._session_number = state.number
+            ack._first = ack._last = sequence
+            ack._position = position
+            placed.append(ack)
+            position += 1
+
+    def _admit_one(self, ack: Ack, state: SessionState | None) -> None:
+        try:
+            if ack.terms is None:
+                if state is None:
+                    state = self._find(ack.name) or self._create(ack.name, ack)
+                self._place(ack, state)
+                self._plan.placed.append(ack)
+            else:
+                self._admit_special(ack)
+        except (ConflictError, UsageError) as error:
+            self._plan.refused.append((ack, error))
 
     def _find(self, name: Name) -> SessionState | None:
         state = self._index.names.get(name)
@@ -397,7 +438,7 @@ class Admission:
         position = plan.first + len(records)
         ack._first = sequence
         is_marked = sequence == 0 or ack.terms is not None
-        for draft in ack.drafts:
+        for draft in ack.all_drafts():
             tail, payload, _, caller_id, recorded_us = draft
             if is_marked:
                 tail, payload = self._marked(ack, draft, state, sequence)
@@ -406,6 +447,8 @@ class Admission:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])
             elif not (position - 1) % BLOCK_POSITIONS:
                 tail = change_tail(tail, Flag.FIRST_OF_RUN, TAIL.unpack(tail)[8])
+            if recorded_us is not None:
+                plan.keeps_times = True
             kind = tail[TAIL_KIND_BYTE]
             rest = (
                 HEAD.pack(

@@ -1,11 +1,13 @@
 """Group commit as a plain state machine: no thread, no clock, no I/O.
 
-The driver (``writer``, or a simulator) calls in; the machine says what to do. Its caller holds
-one lock around every call.
+The driver (``writer``, or a simulator) calls in; the machine says what to do. ``offer`` may be
+called from any thread without a lock: each of its steps on shared state is one operation of the
+interpreter. All other calls are made under the driver's lock.
 
 Invariants:
     1. Appends of one session leave the queue in the order in which they came.
-    2. What the queue holds never exceeds its bounds in appends or bytes.
+    2. What the queue holds never exceeds its bounds in appends or bytes; a small append counts as
+       ``SMALL_BYTES``, so that only larger ones have to be added up.
     3. A batch holds at most ``COMMIT_EVENTS_MAX`` events and ``COMMIT_BYTES_MAX`` bytes, unless it
        is a single append; and at most a quarter of that from one session while others wait.
     4. Every append handed out by ``next_batch`` is given back by ``committed`` or ``failed``
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from typing import Final
 
 from eventlog.ack import Ack
 from eventlog.errors import OverloadedError, StoreClosedError, TurnlogError
@@ -26,6 +29,12 @@ from eventlog.limits import (
     QUEUE_APPENDS_MAX,
     QUEUE_BYTES_MAX,
 )
+
+
+SMALL_BYTES: Final = 512  # what an append of at most so many bytes counts
+RACE_MAX: Final = 256  # appends that threads may offer at once between a look and the next
+
+assert QUEUE_APPENDS_MAX * SMALL_BYTES < QUEUE_BYTES_MAX
 
 
 class Step(Enum):
@@ -47,8 +56,8 @@ class CommitMachine:
         self.appends_max = appends_max
         self.bytes_max = bytes_max
         self.queue: deque[Ack] = deque()
-        self.event_count = 0
-        self.byte_count = 0
+        self.more_events = 0  # beyond one per append
+        self.more_bytes = 0  # beyond SMALL_BYTES per append
         self.in_flight: list[Ack] = []
         self.in_flight_since_us = 0
         self.suspect = False
@@ -59,39 +68,53 @@ class CommitMachine:
         self.commits = 0
         self.failures = 0
 
-    def has_room(self, byte_count: int = 0) -> bool:
-        """True when an append of so many bytes would be accepted."""
-        return len(self.queue) < self.appends_max and (
-            self.byte_count + byte_count <= self.bytes_max or not self.queue
-        )
+    @property
+    def event_count(self) -> int:
+        """Events that wait."""
+        return len(self.queue) + self.more_events
 
-    def submit(self, ack: Ack) -> bool:
-        """Accept an append.
+    @property
+    def byte_count(self) -> int:
+        """Bytes that wait; small appends as ``SMALL_BYTES``."""
+        return len(self.queue) * SMALL_BYTES + self.more_bytes
+
+    def offer(self, ack: Ack) -> bool:
+        """Accept a small append of one event, from any thread and without the driver's lock.
 
         Returns:
-            True when the queue was empty, so that the driver may be asleep.
+            False when it is not small or there may be no room: then ``submit`` decides.
+        """
+        count = len(self.queue) + RACE_MAX
+        if (
+            ack.byte_count > SMALL_BYTES
+            or self.refusal is not None
+            or count >= self.appends_max
+            or count * SMALL_BYTES + self.more_bytes >= self.bytes_max
+        ):
+            return False
+        self.queue.append(ack)
+        return True
+
+    def submit(self, ack: Ack) -> None:
+        """Accept an append.
 
         Raises:
             OverloadedError: There is no room; nothing was accepted.
-            StoreClosedError: The store is closing.
-            TurnlogError: The store takes no appends any more (``refuse``).
+            TurnlogError: The store takes no appends any more (``close``, ``refuse``).
         """
         queue = self.queue
-        if self.closing:
-            raise StoreClosedError("the store is closed")
         if self.refusal is not None:
             raise self.refusal
+        more_bytes = max(0, ack.byte_count - SMALL_BYTES)
         if len(queue) >= self.appends_max or (
-            self.byte_count + ack.byte_count > self.bytes_max and queue
+            queue and self.byte_count + SMALL_BYTES + more_bytes > self.bytes_max
         ):
             raise OverloadedError(
                 f"{len(queue):,} appends with {self.byte_count:,} bytes are waiting"
             )
-        was_empty = not queue
+        self.more_events += ack.event_count - 1
+        self.more_bytes += more_bytes
         queue.append(ack)
-        self.byte_count += ack.byte_count
-        self.event_count += ack.event_count
-        return was_empty
 
     def tick(self, now_us: int) -> Step:
         """Say what the driver does next."""
@@ -108,13 +131,21 @@ class CommitMachine:
         assert not self.in_flight, "the batch before is still open"
         queue = self.queue
         self.in_flight_since_us = now_us
-        if self.event_count <= COMMIT_EVENTS_MAX and self.byte_count <= COMMIT_BYTES_MAX:
-            self.in_flight = list(queue)
-            queue.clear()
-            self.event_count = 0
-            self.byte_count = 0
+        count = len(queue)
+        if (
+            count + self.more_events <= COMMIT_EVENTS_MAX
+            and count * SMALL_BYTES + self.more_bytes <= COMMIT_BYTES_MAX
+        ):
+            # Appends may be offered meanwhile, so not more than was counted.
+            self.in_flight = [queue.popleft() for _ in range(count)]
         else:
             self.in_flight = self._fair_batch()
+        if self.more_events or self.more_bytes:
+            batch = self.in_flight
+            self.more_events -= sum([ack.event_count for ack in batch]) - len(batch)
+            self.more_bytes -= sum(
+                [ack.byte_count - SMALL_BYTES for ack in batch if ack.byte_count > SMALL_BYTES]
+            )
         return self.in_flight
 
     def _fair_batch(self) -> list[Ack]:
@@ -162,8 +193,6 @@ class CommitMachine:
                 keep += 1
             held = held[keep:]
         queue.extendleft(reversed(held))
-        self.event_count -= events
-        self.byte_count -= byte_count
         return taken
 
     def committed(self) -> list[Ack]:
@@ -188,6 +217,7 @@ class CommitMachine:
     def close(self) -> None:
         """Take no more appends; what waits is still committed."""
         self.closing = True
+        self.refusal = self.refusal or StoreClosedError("the store is closed")
 
     def refuse(self, error: TurnlogError) -> list[Ack]:
         """Take no more appends, because of ``error``; gives all that waited."""
@@ -195,6 +225,6 @@ class CommitMachine:
         waiting = [*self.in_flight, *self.queue]
         self.in_flight = []
         self.queue.clear()
-        self.event_count = self.byte_count = 0
+        self.more_events = self.more_bytes = 0
         self.suspect = False
         return waiting

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lmdb import _Database as Database
 
 LMDB_VERSION: Final = 0  # the major version whose file format is ours
-CREATE_ATTEMPTS: Final = 8  # temporary names that somebody may sweep away between two calls
+CREATE_ATTEMPTS: Final = 64  # temporary names that somebody may sweep away between two calls
 
 
 def create(
@@ -83,10 +83,10 @@ def create(
             fp("create.before_rename")
             _take_place(temporary, target, files)
         except BaseException:
-            files.remove_tree(temporary)
+            files.close(folder)  # first: removing may need the descriptor
+            files.remove_folder(temporary)
             raise
-        finally:
-            files.close(folder)
+        files.close(folder)
         fp("create.after_rename")
         files.fsync_folder(target.parent)
     except lmdb.Error as error:
@@ -121,15 +121,17 @@ def _make_temporary(target: Path, files: Files) -> tuple[Path, int]:
     """A new folder beside the target, with the lock that tells sweepers that we live."""
     for _ in range(CREATE_ATTEMPTS):
         temporary = creating_path(target)
-        files.make_folder(temporary)
         try:
+            files.make_folder(temporary)
             folder = files.open_folder(temporary)
         except FileNotFoundError:
+            if not files.exists(target.parent):
+                raise
             continue  # a sweeper was faster than our lock
         except BaseException:
-            files.remove_tree(temporary)
+            files.remove_folder(temporary)
             raise
-        if files.try_lock(folder):
+        if files.try_lock(folder) and files.is_at(folder, temporary):
             return temporary, folder
         files.close(folder)
     raise StoreUnavailableError(f"the temporary folder beside {target} is removed again and again")
@@ -207,7 +209,7 @@ def _take_place(temporary: Path, target: Path, files: Files) -> None:
             raise
         if not has_marker(target, files):
             raise NotAStoreError(f"{target} holds something else by now") from error
-        files.remove_tree(temporary)  # another process was first
+        files.remove_folder(temporary)  # another process was first
 
 
 def open_with_smaller_maps(

@@ -159,12 +159,6 @@ def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def identity_of(descriptor: int) -> tuple[int, int]:
-    """The same of an open data file."""
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
-
-
 class _Read:
     """A read transaction as a context manager; a class, because it is on every read's path."""
 
@@ -361,9 +355,8 @@ class Environment:
 
     def _refuse_second(self) -> None:
         """LMDB would refuse too, but not before its lock file was looked at."""
-        mine = identity(self.path)
         for other in list(_LIVE):
-            if other._state is not _FORKED and identity_of(other._data) == mine:
+            if other._state is not _FORKED and os.path.sameopenfile(other._data, self._data):
                 raise StoreUnavailableError(
                     f"{self.path} is already open in this process",
                     hint="Share the store that is open.",

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,6 @@ from eventlog.creation import create
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
     CorruptionError,
-    ForkedStoreError,
     NotAStoreError,
     OverloadedError,
     ReadOnlyError,
@@ -93,6 +93,14 @@ class SessionFacts:
     last_recorded_us: int
     loose_count: int
 
+
+def _after_fork() -> None:
+    """In a child: nothing of the parent's may be used, nor waited for."""
+    for log in _open_logs.values():
+        log.writer.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 RefusalListener = Callable[[list[tuple[Ack, TurnlogError]]], None]
 
@@ -195,7 +203,9 @@ class Log:
             except BaseException:
                 environment.close()
                 raise
-            if not read_only:
+            if read_only:
+                log.writer.refuse(ReadOnlyError("the store was opened read-only"))
+            else:
                 log.writer.start()
             _open_logs[log.key] = log
             return log
@@ -255,10 +265,6 @@ class Log:
 
     def submit(self, ack: Ack) -> None:
         """Queue an append; see ``Writer.submit``."""
-        if self.environment.read_only:
-            raise ReadOnlyError("the store was opened read-only")
-        if self.environment.is_forked:
-            raise ForkedStoreError("this store was opened before a fork, in the parent process")
         self.writer.submit(ack)
 
     def submit_waiting(self, ack: Ack, timeout: float) -> None:

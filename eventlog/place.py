@@ -200,8 +200,8 @@ def _sweep(path: Path, files: Files, clock: Clock) -> bool:
         old = clock.wall_us() - status.st_mtime_ns // 1_000 > LEFTOVER_AGE_US
         if not files.try_lock(folder) and not old:
             return False
-        files.remove_tree(path)
-        return True
+        files.remove_folder(path)
+        return not files.exists(path)
     except OSError:
         return False
     finally:

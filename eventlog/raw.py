@@ -25,6 +25,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -46,6 +47,7 @@ from eventlog.errors import (
     TurnlogError,
 )
 from eventlog.limits import MIB
+from eventlog.lmdb_errors import map_os_error
 
 DATA_FILE: Final = "data.mdb"
 COMMIT_TABLE: Final = b"commit"
@@ -575,8 +577,8 @@ def _walk(path: Path, where: str) -> None:
         )
 
 
-def _unreadable(where: str, error: OSError) -> StoreUnavailableError:
-    return StoreUnavailableError(
-        f"{where} cannot be read: {error.strerror}",
-        hint="Check the permissions of the store, the disk and the limit of open files.",
-    )
+def _unreadable(where: str, error: OSError) -> TurnlogError:
+    message = f"{where} cannot be read: {error.strerror}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StoreUnavailableError(message, hint="Open the store as the user who owns it.")
+    return map_os_error(error.errno or 0, message)

@@ -162,7 +162,7 @@ def _candidates(index: LooseIndex, count: int) -> list[SessionState]:
         else:
             state.is_due = False
     if len(found) < count and (
-        len(index.hot) > HOT_EVENTS_TARGET // 2 or index.hot_bytes > HOT_BYTES_TARGET // 2
+        len(index.hot) > HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET // 2
     ):
         index.advance_scan()
         found += index.oldest_loose(count - len(found), set(found))
@@ -190,14 +190,16 @@ def _collect(
             for position, record in zip(positions, known, strict=True)
         ]
     records: list[bytes] = known  # type: ignore[assignment]  # all are known now
-    runs: list[Run] = []
-    start = 0
-    while start < count:
-        stop = _run_stop(records, start)
-        runs.append(
-            Run(state.number, loose.base + stop - 1, records[start:stop], positions[start:stop])
-        )
-        start = stop
+    if count <= SEGMENT_EVENTS_MAX and sum(map(len, records)) <= SEGMENT_BYTES_TARGET:
+        runs = [Run(state.number, loose.base + count - 1, records, positions)]
+    else:
+        runs = []
+        start = 0
+        while start < count:
+            stop = _run_stop(records, start)
+            last = loose.base + stop - 1
+            runs.append(Run(state.number, last, records[start:stop], positions[start:stop]))
+            start = stop
     done.rows.append((state, state.row.copy()))
     done.runs.append(runs)
 

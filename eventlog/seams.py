@@ -18,7 +18,6 @@ import errno
 import fcntl
 import os
 import resource
-import shutil
 import socket
 import stat
 import sys
@@ -140,12 +139,23 @@ class Files:
         try:
             os.chmod(path, 0o700)
         except BaseException:
-            os.rmdir(path)
+            self.remove_folder(path)
             raise
 
-    def remove_tree(self, path: Path) -> None:
-        """Remove a folder with all in it; what is gone already is fine."""
-        shutil.rmtree(path, ignore_errors=True)
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder of files, needing one descriptor at most; what cannot go stays.
+
+        Not a tree: whatever is deeper was not made by us.
+        """
+        try:
+            for name in os.listdir(path):
+                os.unlink(path / name)
+        except OSError:
+            pass  # without a descriptor an empty folder can still go
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass  # swept when the store is created or opened next
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or folder another name, atomically."""
@@ -160,6 +170,17 @@ class Files:
     def lstat(self, path: Path) -> os.stat_result:
         """What is at a path; a symbolic link is not followed."""
         return os.lstat(path)
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is anything at a path."""
+        return os.path.lexists(path)
+
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        """Whether an open file or folder is still what a path names."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+        except FileNotFoundError:
+            return False
 
     def size(self, descriptor: int) -> int:
         """Bytes of an open file."""

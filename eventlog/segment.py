@@ -153,15 +153,20 @@ def describe_runs(runs: Sequence[Run]) -> Words:
         [record for run in runs for record in run.records],
         [position for run in runs for position in run.positions],
     )
-    kinds = (words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF)).tolist()
+    kinds = words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF)
+    all_messages = bool((kinds == MESSAGE).all())
     stop = 0
     for run in runs:
         start, stop = stop, stop + len(run.records)
-        mine = kinds[start:stop]
-        run.messages = mine.count(MESSAGE)
-        run.last_public = next(
-            (place for place in range(len(mine) - 1, -1, -1) if mine[place] < CONTROL), -1
-        )
+        if all_messages:
+            run.messages = stop - start
+            run.last_public = run.messages - 1
+        else:
+            mine = kinds[start:stop].tolist()
+            run.messages = mine.count(MESSAGE)
+            run.last_public = next(
+                (place for place in range(len(mine) - 1, -1, -1) if mine[place] < CONTROL), -1
+            )
     return words
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 
 from eventlog.ack import Ack, settle
 from eventlog.admission import Admission, Plan, id_digest
@@ -24,6 +25,7 @@ from eventlog.commit import CommitMachine, Step
 from eventlog.environment import CommitFailedError, Environment
 from eventlog.errors import (
     CorruptionError,
+    ForkedStoreError,
     QuotaExceededError,
     StoreUnavailableError,
     SuspectStoreError,
@@ -177,8 +179,7 @@ class Writer:
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._slice_us = 0
         self._doubt: _Doubt | None = None
@@ -199,11 +200,20 @@ class Writer:
             OverloadedError: No room.
             StoreClosedError: The store is closing.
         """
-        with self._lock:
-            self.machine.submit(ack)
-            if self._asleep:
-                self._asleep = False
-                self._gate.release()
+        # Looked at without the lock, which a forked child must not take.
+        if not self.machine.offer(ack):
+            if self.machine.refusal is not None:
+                raise self.machine.refusal
+            with self._lock:
+                self.machine.submit(ack)
+        if self._asleep:
+            self._wake()
+
+    def forked(self) -> None:
+        """In a forked child: refuse everything; the thread and its locks stayed in the parent."""
+        self.machine.refusal = ForkedStoreError(
+            "this store was opened before a fork, in the parent process"
+        )
 
     def pending(self) -> list[Ack]:
         """Every append that is accepted and not settled, oldest first."""
@@ -237,9 +247,8 @@ class Writer:
         self._refused([(ack, error) for ack in waiting])
 
     def _wake(self) -> None:
-        if self._asleep:
-            self._asleep = False
-            self._gate.release()
+        self._asleep = False
+        self._gate.put(None)
 
     @property
     def is_alive(self) -> bool:
@@ -287,22 +296,23 @@ class Writer:
                 self._sleep()
 
     def _sleep(self) -> None:
+        """Wait for a wake-up; some come for nothing, none is missed."""
         wait_s = READER_CHECK_S
-        with self._lock:
-            now_us = CLOCK.monotonic_us()
-            if self.machine.tick(now_us) is not Step.WAIT:
-                return
-            if self.machine.suspect:
-                wait_s = max(0.0, (self.machine.retry_us - now_us) / 1e6)
-            self._asleep = True
-        if not self._gate.acquire(timeout=wait_s):
-            with self._lock:
-                if self._asleep:
-                    self._asleep = False
-                else:
-                    self._gate.acquire()
+        self._asleep = True
+        now_us = CLOCK.monotonic_us()
+        # Looked at after the flag is up: who offers an append before it was is seen here, who
+        # does after it wakes us.
+        if self.machine.tick(now_us) is not Step.WAIT:
+            self._asleep = False
+            return
+        if self.machine.suspect:
+            wait_s = max(0.0, (self.machine.retry_us - now_us) / 1e6)
+        try:
+            self._gate.get(timeout=wait_s)
+        except Empty:
             if wait_s == READER_CHECK_S:
                 self.environment.reader_check()
+        self._asleep = False
 
     def pause(self) -> None:
         """Let the GIL go once a slice is used up (invariant 4)."""

@@ -10,7 +10,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.workloads import chat_messages
-from eventlog.ack import Ack, Draft
+from eventlog.ack import Ack
 from eventlog.body import decode_body, encode_body
 from eventlog.commit import CommitMachine, Step
 from eventlog.keys import PAIR, U64, name_key, pair_key, position_key
@@ -23,15 +23,18 @@ from eventlog.record import (
     Record,
     decode_record,
     encode_record,
+    encode_tail,
     verify_record,
 )
-from eventlog.segment import decode_segment, encode_segment
+from eventlog.segment import Run, decode_segment, describe_runs, encode_segment, encode_segments
 
 pytestmark = pytest.mark.benchmark(max_time=0.1, min_rounds=5, warmup=True)
 
 RECORDED_US = 1_700_000_000_000_000
 ORIGIN = Origin(7, "acme", "call-42")
 ROLL_UP = 25  # events of one segment as a roll-up makes it
+ROLL_UPS = 40  # sessions that fall due while 1,000 events are appended
+TAIL = encode_tail(MESSAGE, 1, 0, NO_TIME, 0, 0)
 MESSAGES = chat_messages(1_000)
 BODIES = [encode_body(message)[0] for message in MESSAGES]
 
@@ -48,30 +51,15 @@ def record(sequence: int, position: int) -> bytes:
     )
 
 
-def records_of(count: int) -> tuple[list[bytes], list[int]]:
+def run_of(count: int, session: int = ORIGIN.number) -> Run:
     positions = list(range(1, 1_000 * count, 1_000))
-    return [record(sequence, place) for sequence, place in enumerate(positions)], positions
-
-
-def segment(records: list[bytes], positions: list[int]) -> tuple[bytes, bytes]:
-    return encode_segment(
-        ORIGIN.number,
-        len(records) - 1,
-        records,
-        positions,
-        messages_before=0,
-        messages=len(records),
-        kinds=1 << MESSAGE,
-    )
+    records = [record(sequence, place) for sequence, place in enumerate(positions)]
+    return Run(session, count - 1, records, positions)
 
 
 def append(number: int) -> Ack:
     body = BODIES[number % len(BODIES)]
-    return Ack(
-        ("acme", f"call-{number:04d}"),
-        (Draft(MESSAGE, 1, 0, NO_TIME, 0, b"", body),),
-        len(body),
-    )
+    return Ack(("acme", f"call-{number:04d}"), len(body), TAIL, body)
 
 
 def test_keys(benchmark: BenchmarkFixture) -> None:
@@ -116,24 +104,27 @@ def test_decode_record(benchmark: BenchmarkFixture) -> None:
     assert decoded.stored() == stored
 
 
-def test_encode_segment(benchmark: BenchmarkFixture) -> None:
-    records, positions = records_of(ROLL_UP)
-    key, value = benchmark(segment, records, positions)
-    assert PAIR.unpack(key) == (ORIGIN.number, ROLL_UP - 1)
-    assert len(value) < sum(map(len, records))
+@pytest.mark.parametrize("count", [1, ROLL_UPS], ids=["alone", "a commit's roll-ups"])
+def test_encode_segments(benchmark: BenchmarkFixture, count: int) -> None:
+    runs = [run_of(ROLL_UP, session) for session in range(1, count + 1)]
+    segments = benchmark(lambda: encode_segments(runs, describe_runs(runs)))
+    assert [PAIR.unpack(key) for key, _ in segments] == [
+        (session, ROLL_UP - 1) for session in range(1, count + 1)
+    ]
+    assert all(len(value) < sum(map(len, runs[0].records)) for _, value in segments)
 
 
 @pytest.mark.parametrize("count", [ROLL_UP, 300], ids=["rolled up", "merged"])
 def test_decode_segment(benchmark: BenchmarkFixture, count: int) -> None:
-    records, positions = records_of(count)
-    key, value = segment(records, positions)
+    run_sealed = run_of(count)
+    key, value = encode_segment(run_sealed)
 
     def run() -> list[Record]:
         decoded = decode_segment(key, value)
         return [decoded.make(index, ORIGIN, Record) for index in range(count)]
 
     made = benchmark(run)
-    assert [each.stored() for each in made] == records
+    assert [each.stored() for each in made] == run_sealed.records
 
 
 @pytest.mark.parametrize("waiting", [1_000, 20_000], ids=["one batch", "more than one batch"])

@@ -1,0 +1,608 @@
+"""The golden cases: one row of every kind as plain values, and both ways between them and bytes.
+
+``python -m tests.format.cases`` writes the hex file of every case that has none. A file that is
+there is never written again: its bytes lie in stores of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventlog.body import decode_body, encode_plain
+from eventlog.columns import POSITION, TAIL_BYTES
+from eventlog.idrows import (
+    IdDirectory,
+    IdMerge,
+    IdRun,
+    decode_block as decode_entries,
+    decode_directory,
+    decode_filter_block,
+    decode_merge,
+    decode_run,
+    encode_blocks,
+    encode_filter,
+    table_of,
+)
+from eventlog.keys import PAIR, U64, U64_MAX, name_key
+from eventlog.locks import decode_owner, encode_owner
+from eventlog.order import decode_block, encode_block
+from eventlog.record import NO_PARENT, NO_TIME, Origin, Record, decode_record, encode_record
+from eventlog.record import verify_record
+from eventlog.rows import (
+    COMMIT_KEY,
+    NO_SEQUENCE,
+    OPTIONS_KEY,
+    CommitRecord,
+    KeyedResult,
+    SessionRow,
+    TenantRow,
+    expose,
+    protect,
+)
+from eventlog.seams import ProcessIdentity
+from eventlog.segment import Run, decode_segment, encode_segment
+
+GOLDEN = Path(__file__).parent / "golden"
+Row = tuple[bytes, bytes]
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of row, and how its values become bytes and come back.
+
+    Attributes:
+        exact: Whether encoding gives the very bytes: what zstd makes depends on its version.
+    """
+
+    encode: Callable[[Values], Row]
+    decode: Callable[[bytes, bytes], Values]
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """A golden row."""
+
+    name: str
+    kind: str
+    values: Values
+
+    @property
+    def path(self) -> Path:
+        """Its hex file."""
+        return GOLDEN / f"{self.name}.hex"
+
+
+def _encode_record(values: Values) -> Row:
+    values = dict(values)
+    position = values.pop("position")
+    return U64.pack(position), encode_record(position, **values)
+
+
+def _record_values(record: Record) -> Values:
+    return {
+        "position": record.position,
+        "session": record.origin.number,
+        "sequence": record.sequence,
+        "parent": record.parent_word,
+        "recorded_us": record.recorded_us,
+        "given_us": record.given_us,
+        "branch": record.branch,
+        "tokens": record.tokens,
+        "kind": record.kind_code,
+        "role": record.role_code,
+        "flags": record.flags,
+        "extension": record.extension,
+        "body": record.payload,
+    }
+
+
+def _decode_record(key: bytes, value: bytes) -> Values:
+    verify_record(key, value)
+    origin = Origin(int.from_bytes(value[8:16], "little"), "", "")
+    return _record_values(decode_record(origin, U64.unpack(key)[0], value, Record))
+
+
+def _encode_segment(values: Values) -> Row:
+    stored = [_encode_record(record)[1] for record in values["records"]]
+    positions = [record["position"] for record in values["records"]]
+    last = values["records"][-1]
+    return encode_segment(
+        Run(last["session"], last["sequence"], stored, positions, values["messages_before"])
+    )
+
+
+def _decode_segment(key: bytes, value: bytes) -> Values:
+    segment = decode_segment(key, value)
+    origin = Origin(PAIR.unpack(key)[0], "", "")
+    records = [segment.make(place, origin, Record) for place in range(len(segment.rows))]
+    for record, row in zip(records, segment.rows, strict=True):
+        assert row[POSITION] == record.position
+        assert row[TAIL_BYTES] == len(record.extension) + len(record.payload)
+    return {
+        "records": [_record_values(record) for record in records],
+        "messages_before": segment.prefix.messages_before,
+    }
+
+
+def _encode_order(values: Values) -> Row:
+    return encode_block(values["block"], values["link"], values["sessions"], values["sequences"])
+
+
+def _decode_order(key: bytes, value: bytes) -> Values:
+    block = decode_block(key, value)
+    assert block.voids == 0
+    return {
+        "block": block.block,
+        "link": block.link,
+        "sessions": block.sessions if block.is_cut else [],
+        "sequences": block.sequences if block.is_cut else [],
+    }
+
+
+def _encode_session(values: Values) -> Row:
+    key = U64.pack(values["number"])
+    fields = {name: value for name, value in values.items() if name != "number"}
+    return key, SessionRow(**fields).encode(key)
+
+
+def _decode_session(key: bytes, value: bytes) -> Values:
+    row = asdict(SessionRow.decode(key, value))
+    del row["details"]
+    return {"number": U64.unpack(key)[0], **row}
+
+
+def _encode_tenant(values: Values) -> Row:
+    key = U64.pack(values["number"])
+    return key, TenantRow(values["secret"], values["name"]).encode(key)
+
+
+def _decode_tenant(key: bytes, value: bytes) -> Values:
+    return {"number": U64.unpack(key)[0], **asdict(TenantRow.decode(key, value))}
+
+
+def _encode_name(values: Values) -> Row:
+    key = name_key(values["tenant"], values["session"])
+    return key, protect(key, U64.pack(values["number"]))
+
+
+def _encode_key(values: Values) -> Row:
+    key = U64.pack(values["session"]) + values["digest"]
+    fields = {name: values[name] for name in ("content", "first", "last", "position")}
+    return key, KeyedResult(**fields).encode(key)
+
+
+def _decode_key(key: bytes, value: bytes) -> Values:
+    found = asdict(KeyedResult.decode(key, value))
+    return {"session": U64.unpack(key[:8])[0], "digest": key[8:], **found}
+
+
+def _encode_activity(values: Values) -> Row:
+    key = PAIR.pack(values["tenant"], U64_MAX - values["position"])
+    return key, protect(key, U64.pack(values["session"]))
+
+
+def _decode_activity(key: bytes, value: bytes) -> Values:
+    tenant, inverted = PAIR.unpack(key)
+    number = U64.unpack(expose(key, value, "activity"))[0]
+    return {"tenant": tenant, "position": U64_MAX - inverted, "session": number}
+
+
+def _run(values: Values) -> IdRun:
+    return IdRun(**values)
+
+
+def _encode_directory(values: Values) -> Row:
+    before = IdDirectory(generation=values["generation"] - 1, next_run=values["next_run"])
+    _, rows = before.changed([_run(run) for run in values["runs"]], merges=values["merges"])
+    return rows[0]
+
+
+def _decode_directory(key: bytes, value: bytes) -> Values:
+    rows = [_run(run).row() for run in CASE_OF["id_header"].values["runs"]]
+    found = decode_directory(value, rows)
+    return {
+        "generation": found.generation,
+        "next_run": found.next_run,
+        "merges": found.merges,
+        "runs": [_fields(run) for run in sorted(found.runs, key=lambda run: run.number)],
+    }
+
+
+def _fields(run: IdRun) -> Values:
+    return {
+        name: getattr(run, name)
+        for name in (
+            "number",
+            "level",
+            "state",
+            "words",
+            "entries",
+            "blocks",
+            "fingerprint",
+            "last",
+        )
+    }
+
+
+def _encode_merge(values: Values) -> Row:
+    return IdMerge(_run(values["output"]), values["inputs"], values["taken"]).row()
+
+
+def _decode_merge(key: bytes, value: bytes) -> Values:
+    merge = decode_merge(key, value)
+    return {"output": _fields(merge.output), "inputs": merge.inputs, "taken": merge.taken}
+
+
+def _encode_entries(values: Values) -> Row:
+    run = IdRun(values["run"], 0, 1, 1, blocks=values["number"], last=values["previous"])
+    return encode_blocks(run, table_of(values["entries"]))[0][0]
+
+
+def _decode_entries(key: bytes, value: bytes) -> Values:
+    run = int.from_bytes(key[1:9], "big")
+    block = decode_entries(run, key, value)
+    return {
+        "run": run,
+        "number": block.number,
+        "previous": block.previous,
+        "entries": [
+            (row[0].to_bytes(8, "big") + row[1].to_bytes(8, "big"), row[2], row[3])
+            for row in block.table().tolist()
+        ],
+    }
+
+
+def _encode_filter(values: Values) -> Row:
+    run = IdRun(values["run"], 0, 1, len(values["words"]))
+    return encode_filter(run, table_of([(each, 0, 0) for each in values["hashes"]]), 0, 1)[0]
+
+
+def _decode_filter(key: bytes, value: bytes) -> Values:
+    known = CASE_OF["id_filter"].values
+    run = IdRun(int.from_bytes(key[1:9], "big"), 0, 1, len(known["words"]))
+    words = decode_filter_block(run, int.from_bytes(key[9:], "big"), value)
+    return {"run": run.number, "words": words.tolist(), "hashes": known["hashes"]}
+
+
+def _decode_owner(key: bytes, value: bytes) -> Values:
+    owner = decode_owner(value)
+    assert owner is not None
+    return asdict(owner)
+
+
+KINDS = {
+    "commit record": Kind(
+        lambda values: (COMMIT_KEY, CommitRecord(**values).encode()),
+        lambda key, value: asdict(CommitRecord.decode(value)),
+    ),
+    "options": Kind(
+        lambda values: (OPTIONS_KEY, protect(OPTIONS_KEY, encode_plain(values))),
+        lambda key, value: decode_body(expose(key, value, "options")),
+    ),
+    "record": Kind(_encode_record, _decode_record),
+    "raw segment": Kind(_encode_segment, _decode_segment),
+    "segment": Kind(_encode_segment, _decode_segment, exact=False),
+    "order block": Kind(_encode_order, _decode_order),
+    "cut order block": Kind(_encode_order, _decode_order, exact=False),
+    "session": Kind(_encode_session, _decode_session),
+    "tenant": Kind(_encode_tenant, _decode_tenant),
+    "name": Kind(
+        _encode_name, lambda key, value: {"number": U64.unpack(expose(key, value, "name"))[0]}
+    ),
+    "key": Kind(_encode_key, _decode_key),
+    "activity": Kind(_encode_activity, _decode_activity),
+    "id header": Kind(_encode_directory, _decode_directory),
+    "id run": Kind(
+        lambda values: _run(values).row(), lambda key, value: _fields(decode_run(key, value))
+    ),
+    "id merge": Kind(_encode_merge, _decode_merge),
+    "id filter block": Kind(_encode_filter, _decode_filter),
+    "id entry block": Kind(_encode_entries, _decode_entries),
+    "owner": Kind(
+        lambda values: (b"", encode_owner(ProcessIdentity(**values))), _decode_owner
+    ),
+}
+
+SECRET = bytes(range(32))
+HI = bytes.fromhex("a264726f6c656475736572676372656174656463486921")
+PLAIN: Values = {
+    "position": 2,
+    "session": 7,
+    "sequence": 1,
+    "parent": 0,
+    "recorded_us": 1_700_000_000_000_000,
+    "given_us": NO_TIME,
+    "branch": 0,
+    "tokens": 0,
+    "kind": 1,
+    "role": 2,
+    "flags": 1,
+    "extension": b"",
+    "body": HI,
+}
+MARKED: Values = {
+    **PLAIN,
+    "position": 2**40 + 3,
+    "session": 2**33,
+    "sequence": 10**10,
+    "parent": 10**10 - 2,
+    "recorded_us": 2**63 - 1,
+    "given_us": -1,
+    "branch": 2**32 - 1,
+    "tokens": 2**31,
+    "kind": 15,
+    "role": 0,
+    "flags": 1 | 2 | 4 | 32 | 64,
+    "extension": encode_plain(
+        {
+            1: "m-1",
+            2: bytes(range(16)),
+            3: bytes(range(16, 32)),
+            4: 3,
+            5: encode_plain({"a": "b"}),
+            6: "run",
+            7: "turn",
+            8: "speech",
+            9: "request",
+            10: [encode_plain({"user_id": "u7", "title": b"\xed\xa0\xbd"}), [["s", "title"]]],
+            11: "my.kind",
+            12: [["f", "n", 0]],
+        }
+    ),
+    "body": encode_plain({"n": [bytes.fromhex("fff8000000abcdef")]}),
+}
+OPEN: Values = {
+    **PLAIN,
+    "position": 1,
+    "sequence": 0,
+    "parent": NO_PARENT,
+    "kind": 64,
+    "role": 0,
+    "flags": 6,
+    "body": b"\xf6",
+}
+
+
+def _noise(size: int) -> bytes:
+    """A byte string that zstd cannot make smaller."""
+    return encode_plain(np.random.default_rng(11).bytes(size))
+
+
+ID_HASHES = [
+    bytes.fromhex(each)
+    for each in (
+        "00000000000000000000000000000000",
+        "3fffffffffffffff0123456789abcdef",
+        "4000000000000000fedcba9876543210",
+        "ffffffffffffffffffffffffffffffff",
+    )
+]
+ID_RUN: Values = {
+    "number": 9,
+    "level": 2,
+    "state": 1,
+    "words": 2**32 - 1,
+    "entries": 2**40,
+    "blocks": 2**33 + 1,
+    "fingerprint": 0x0123456789ABCDEF,
+    "last": bytes(range(16)),
+}
+SESSION: Values = {
+    "number": 7,
+    "tenant_number": 1,
+    "created_position": 1,
+    "created_us": 1_700_000_000_000_000,
+    "sealed": 0,
+    "messages": 0,
+    "head": NO_SEQUENCE,
+    "last_position": 0,
+    "last_recorded_us": 0,
+    "keys": 0,
+    "segments": 0,
+    "since_roll_up": 0,
+    "flags": 0,
+    "tenant": "acme",
+    "name": "call-42",
+    "opening": None,
+}
+
+CASES = [
+    Case("commit_empty", "commit record", {**asdict(CommitRecord()), "transaction": 1}),
+    Case(
+        "commit",
+        "commit record",
+        {
+            "last_position": 2**40 + 3,
+            "floor": 2**40 - 2047,
+            "transaction": 12_345,
+            "file_bytes": 2**32,
+            "sessions_made": 1_000,
+            "tenants_made": 7,
+            "sessions": 990,
+            "recorded_us": 1_700_000_000_000_000,
+            "generation": 3,
+            "roll_ups": 400,
+            "cuts": 22,
+            "fences": 1,
+            "link": bytes(range(16)),
+            "previous": bytes(range(8)),
+        },
+    ),
+    Case(
+        "options",
+        "options",
+        {"snapshot_frequency": 25, "max_messages": None, "quota_bytes": 2**30},
+    ),
+    Case("record_plain", "record", PLAIN),
+    Case("record_marked", "record", MARKED),
+    Case("record_open", "record", OPEN),
+    Case(
+        "segment_raw",
+        "raw segment",
+        {"records": [{**PLAIN, "body": _noise(4_000)}], "messages_before": 0},
+    ),
+    Case(
+        "segment",
+        "segment",
+        {
+            "records": [
+                OPEN,
+                *[
+                    {
+                        **PLAIN,
+                        "position": 5 + 3 * number,
+                        "sequence": number,
+                        "parent": number - 1 if number > 1 else NO_PARENT,
+                        "recorded_us": PLAIN["recorded_us"] + 999 * number,
+                        "given_us": -number,
+                        "role": number % 7,
+                        "kind": 1 + number % 4,
+                        "tokens": number * 100,
+                        "extension": b"" if number % 2 else b"\xa1\x06\x61\x72",
+                    }
+                    for number in range(1, 12)
+                ],
+            ],
+            "messages_before": 2**33,
+        },
+    ),
+    Case(
+        "order_link",
+        "order block",
+        {"block": 0, "link": bytes(range(16)), "sessions": [], "sequences": []},
+    ),
+    Case(
+        "order_cut",
+        "cut order block",
+        {
+            "block": 2**30,
+            "link": bytes(range(16)),
+            "sessions": [1 + place % 7 for place in range(1_024)],
+            "sequences": [2**33 + place // 7 for place in range(1_024)],
+        },
+    ),
+    Case("session", "session", SESSION),
+    Case(
+        "session_sealed",
+        "session",
+        {
+            **SESSION,
+            "number": 2**33,
+            "created_position": 10**12,
+            "sealed": 50,
+            "messages": 48,
+            "head": 49,
+            "last_position": 10**12 + 77,
+            "last_recorded_us": 1_700_000_000_000_001,
+            "keys": 2,
+            "segments": 2,
+            "tenant": "",
+            "name": "a\x00b/../😀",
+            "opening": [encode_plain({"user_id": "u7"}), None],
+        },
+    ),
+    Case("tenant", "tenant", {"number": 1, "secret": SECRET, "name": "acme"}),
+    Case("tenant_nameless", "tenant", {"number": 2, "secret": SECRET[::-1], "name": ""}),
+    Case("name", "name", {"tenant": "acme", "session": "call-42", "number": 7}),
+    Case("name_of_tenant", "name", {"tenant": "acme", "session": "", "number": 1}),
+    Case(
+        "key",
+        "key",
+        {
+            "session": 7,
+            "digest": bytes(range(16)),
+            "content": bytes(range(16, 32)),
+            "first": 3,
+            "last": 5,
+            "position": 2**40,
+        },
+    ),
+    Case("activity", "activity", {"tenant": 1, "position": 2**40 + 3, "session": 7}),
+    Case(
+        "id_header",
+        "id header",
+        {"generation": 5, "next_run": 10, "merges": 1, "runs": [ID_RUN]},
+    ),
+    Case("id_run", "id run", ID_RUN),
+    Case(
+        "id_merge",
+        "id merge",
+        {"output": {**ID_RUN, "number": 17, "state": 0}, "inputs": (16, 15, 9), "taken": 2**35},
+    ),
+    Case(
+        "id_filter",
+        "id filter block",
+        {
+            "run": 9,
+            "hashes": ID_HASHES,
+            "words": [0x3000010014000000, 0x0, 0x1000000000000, 0x1],
+        },
+    ),
+    Case(
+        "id_entries",
+        "id entry block",
+        {
+            "run": 9,
+            "number": 4,
+            "previous": bytes(15) + b"\x01",
+            "entries": [(each, 2**33 + at, at) for at, each in enumerate(ID_HASHES)],
+        },
+    ),
+    Case(
+        "owner",
+        "owner",
+        {
+            "pid": 4_711,
+            "start": 123_456,
+            "started_us": 1_700_000_000_000_000,
+            "boot": "0b5e1c0e-0000-4000-8000-000000000000",
+            "namespace": 4_026_531_836,
+            "host": "voice-1",
+            "command": "python -m calls",
+        },
+    ),
+]
+CASE_OF = {case.name: case for case in CASES}
+
+
+def encode(case: Case) -> Row:
+    """The case's key and value as this tree writes them."""
+    return KINDS[case.kind].encode(case.values)
+
+
+def decode(case: Case, row: Row) -> Values:
+    """Values of a key and value; what a row does not tell is the case's own."""
+    return {**case.values, **KINDS[case.kind].decode(*row)}
+
+
+def to_text(case: Case, row: Row) -> str:
+    """The text of a hex file."""
+    key, value = row
+    lines = [f"# {case.kind}", f"key {key.hex()}", "value"]
+    lines += [value[at : at + 40].hex() for at in range(0, len(value), 40)]
+    return "\n".join(lines) + "\n"
+
+
+def read(case: Case) -> Row:
+    """Key and value from the hex file."""
+    _, key, _, *value = case.path.read_text("ascii").splitlines()
+    return bytes.fromhex(key.removeprefix("key")), bytes.fromhex("".join(value))
+
+
+def main() -> None:
+    """Write the files that are missing."""
+    for case in CASES:
+        if not case.path.exists():
+            case.path.write_text(to_text(case, encode(case)), "ascii")
+            print(f"wrote {case.path.name}")
+
+
+if __name__ == "__main__":
+    main()

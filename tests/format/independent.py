@@ -1,0 +1,547 @@
+"""FORMAT.md put into code a second time: reads a store, and appends to it, without the product.
+
+It shares no code with ``eventlog`` or ``engine`` and follows nothing but the document, so that it
+fails where the document says too little. Plain loops, everything in memory, no locks on reading.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import lmdb
+import xxhash
+import zstandard
+
+BLOCK = 1_024
+HOT_TABLE = 2 * BLOCK
+HOT_TABLES = 48
+NONE = 2**64 - 1
+RECORD = struct.Struct("<8sQQQQqQQIIBBHI")
+SEGMENT = struct.Struct("<8sBBBBIQQQQQQIIQ")
+ORDER = struct.Struct("<8sBBHI16s")
+COMMIT = struct.Struct("<8sQQQQQQQQQQQQ16s8s")
+SESSION = struct.Struct("<8sQQQQQQQQQQII")
+KINDS = {
+    1: "message",
+    2: "event",
+    3: "summary",
+    4: "metadata",
+    5: "model_change",
+    6: "label",
+    7: "custom",
+    8: "compaction",
+    64: "open",
+}
+ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
+
+
+class Damage(Exception):
+    """The bytes are not what FORMAT.md says."""
+
+
+def checked(key: bytes, value: bytes) -> bytes:
+    """A row's value without its checksum."""
+    if xxhash.xxh3_64_digest(key + value[8:]) != value[:8]:
+        raise Damage(f"checksum of {key.hex()}")
+    return value[8:]
+
+
+def be(*numbers: int) -> bytes:
+    return b"".join([number.to_bytes(8, "big") for number in numbers])
+
+
+def keyed(secret: bytes, what: bytes, content: bytes) -> bytes:
+    return blake2b(content, digest_size=16, key=secret, person=what).digest()
+
+
+def name_key(tenant: str, session: str) -> bytes:
+    owner = tenant.encode()
+    return blake2b(
+        be(len(owner)) + owner + session.encode(), digest_size=16, person=b"turnlog-name"
+    ).digest()
+
+
+def hot_table(position: int) -> bytes:
+    return b"log.%02x" % ((position - 1) // HOT_TABLE % HOT_TABLES)
+
+
+def unfix(value: Any, fixes: list[list[Any]] | None) -> Any:
+    """Put back what CBOR could not carry; renames come last, the deepest first."""
+    box = [value]
+    names = []
+    for what, *path in fixes or []:
+        holder: Any = box
+        step: Any = 0
+        for following in path:
+            holder, step = holder[step], following
+        if what == "s":
+            holder[step] = holder[step].decode("utf-8", "surrogatepass")
+        elif what == "f":
+            holder[step] = struct.unpack(">d", holder[step])[0]
+        else:
+            assert what == "k", what
+            names.append((len(path), holder, path[-1]))
+    for _, holder, old in sorted(names, key=lambda each: -each[0]):
+        items = list(holder.items())
+        holder.clear()
+        for key, item in items:
+            holder[key.decode("utf-8", "surrogatepass") if key == old else key] = item
+    return box[0]
+
+
+@dataclass
+class Session:
+    """A session's row, and its events as stored records."""
+
+    number: int
+    tenant_number: int
+    sealed: int
+    messages: int
+    head: int
+    last_position: int
+    tenant: str
+    name: str
+    opening: Any
+    records: list[bytes] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Event:
+    """One event, as far as an export line tells it."""
+
+    tenant: str
+    session: str
+    sequence: int
+    position: int
+    parent: int | None
+    kind: str
+    id: str | None
+    time_us: int | None
+    recorded_us: int
+    tokens: int
+    run_id: str | None
+    turn_id: str | None
+    speech_id: str | None
+    request_id: str | None
+    opening: Any
+    metadata: Any
+    body: Any
+
+
+def decode_event(position: int, value: bytes, session: Session) -> Event:
+    """A checked record's meaning."""
+    fields = RECORD.unpack_from(value)
+    _, number, sequence, parent, recorded, given, _, _, _, tokens, kind, _, _, length = fields
+    assert number == session.number
+    marks = cbor2.loads(value[80 : 80 + length]) if length else {}
+    opening = marks.get(10)
+    return Event(
+        tenant=session.tenant,
+        session=session.name,
+        sequence=sequence,
+        position=position,
+        parent=None if parent == NONE else parent,
+        kind=marks[11] if kind == 15 else KINDS[kind],
+        id=marks.get(1),
+        time_us=None if given == -(2**63) else given,
+        recorded_us=recorded,
+        tokens=tokens,
+        run_id=marks.get(6),
+        turn_id=marks.get(7),
+        speech_id=marks.get(8),
+        request_id=marks.get(9),
+        opening=None if opening is None else unfix(cbor2.loads(opening[0]), opening[1]),
+        metadata=unfix(cbor2.loads(marks[5]), marks.get(13)) if 5 in marks else None,
+        body=unfix(cbor2.loads(value[80 + length :]), marks.get(12)),
+    )
+
+
+def decode_columns(content: bytes, count: int, width: int) -> list[list[int]]:
+    """Undo the shuffle: plane b of word w holds that byte of all rows."""
+    rows = []
+    for row in range(count):
+        rows.append(
+            [
+                sum(content[(word * 8 + byte) * count + row] << 8 * byte for byte in range(8))
+                for word in range(width)
+            ]
+        )
+    return rows
+
+
+def inflate(payload: bytes, size: int) -> bytes:
+    if zstandard.frame_content_size(payload) != size:
+        raise Damage("stated size")
+    return zstandard.ZstdDecompressor().decompress(payload)
+
+
+def decode_segment(key: bytes, value: bytes) -> list[tuple[int, bytes]]:
+    """Positions and stored records of a segment."""
+    session, last = struct.unpack(">QQ", key)
+    fields = SEGMENT.unpack_from(value)
+    checksum, version, codec, dictionary, _, count, size = fields[:7]
+    assert (version, dictionary) == (1, 0)
+    payload = value[SEGMENT.size :]
+    content = inflate(payload, size) if codec == 1 else payload
+    if xxhash.xxh3_64_digest(key + value[8 : SEGMENT.size] + content) != checksum:
+        raise Damage(f"checksum of {key.hex()}")
+    rows = decode_columns(content[: count * 72], count, 9)
+    for before, row in zip(rows, rows[1:], strict=False):
+        for word in (0, 2, 3, 4, 5, 6):
+            row[word] = (row[word] + before[word]) % 2**64
+    found = []
+    start = count * 72
+    for place, row in enumerate(rows):
+        position, length = row[:2]
+        rest = struct.pack("<9Q", session, last - count + 1 + place, *row[2:])
+        rest += content[start : start + length]
+        start += length
+        found.append((position, xxhash.xxh3_64_digest(be(position) + rest) + rest))
+    assert start == len(content)
+    assert (found[0][0], found[-1][0]) == fields[7:9]
+    return found
+
+
+class Reader:
+    """Everything in a store."""
+
+    def __init__(self, folder: Path) -> None:
+        marker = json.loads((folder / "turnlog.json").read_text())
+        assert marker["format"] == "turnlog"
+        assert marker["version"] == 1
+        self.environment = lmdb.open(
+            str(folder), readonly=True, lock=False, max_dbs=64, map_size=1 << 30, lib_version=0
+        )
+        try:
+            with self.environment.begin() as self.txn:
+                self._read()
+        finally:
+            self.environment.close()
+
+    def rows(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+        database = self.environment.open_db(table, txn=self.txn, create=False)
+        yield from self.txn.cursor(database)
+
+    def get(self, table: bytes, key: bytes) -> bytes | None:
+        database = self.environment.open_db(table, txn=self.txn, create=False)
+        value: bytes | None = self.txn.get(key, db=database)
+        return value
+
+    def _read(self) -> None:
+        record = self.get(b"commit", b"record")
+        assert record is not None
+        checked(b"record", record)
+        fields = COMMIT.unpack(record)
+        self.last_position, self.floor, self.transaction = fields[1:4]
+        self.link = fields[13]
+        assert self.transaction == self.txn.id()
+        options = self.get(b"commit", b"options")
+        assert options is not None
+        self.options = cbor2.loads(checked(b"options", options))
+        self.secrets: dict[int, bytes] = {}
+        self.tenants: dict[int, str] = {}
+        for key, value in self.rows(b"tenant"):
+            rest = checked(key, value)
+            self.secrets[int.from_bytes(key, "big")] = rest[:32]
+            self.tenants[int.from_bytes(key, "big")] = rest[32:].decode()
+        self.sessions: dict[int, Session] = {}
+        for key, value in self.rows(b"session"):
+            checked(key, value)
+            row = SESSION.unpack_from(value)
+            tenant, name, opening = cbor2.loads(value[SESSION.size :])
+            number = int.from_bytes(key, "big")
+            self.sessions[number] = Session(
+                number, row[1], row[4], row[5], row[6], row[7], tenant, name, opening
+            )
+        self._read_events()
+        self._check_chain()
+        self._read_lookups()
+
+    def _read_events(self) -> None:
+        at: dict[int, tuple[int, bytes]] = {}  # position -> session number, stored record
+        for key, value in self.rows(b"segment"):
+            session = self.sessions[int.from_bytes(key[:8], "big")]
+            for position, stored in decode_segment(key, value):
+                session.records.append(stored)
+                session.positions.append(position)
+                at[position] = (session.number, stored)
+        for session in self.sessions.values():
+            assert len(session.records) == session.sealed
+        for position in range(self.floor, self.last_position + 1):
+            stored_or_none = self.get(hot_table(position), be(position))
+            assert stored_or_none is not None, position
+            stored = stored_or_none
+            checked(be(position), stored)
+            number, sequence = struct.unpack_from("<QQ", stored, 8)
+            session = self.sessions[number]
+            if sequence >= session.sealed:
+                assert sequence == len(session.records)
+                session.records.append(stored)
+                session.positions.append(position)
+            elif at[position] != (number, stored):
+                raise Damage(f"position {position} is two events")
+            at[position] = (number, stored)
+        assert sorted(at) == list(range(1, self.last_position + 1))
+        self.records = [at[position] for position in sorted(at)]
+
+    def _check_chain(self) -> None:
+        """Recompute the chain from flags and checksums, and compare block by block."""
+        link = bytes(16)
+        run: list[bytes] = []
+        first = 1
+        self.cut_blocks = 0
+        for position, (number, stored) in enumerate(self.records, 1):
+            flags = struct.unpack_from("<H", stored, 74)[0]
+            if flags & 4 and run:
+                link = blake2b(link + be(first) + b"".join(run), digest_size=16).digest()
+                run, first = [], position
+            run.append(stored[:8])
+            if position % BLOCK and position != self.last_position:
+                continue
+            link = blake2b(link + be(first) + b"".join(run), digest_size=16).digest()
+            run, first = [], position + 1
+            if position % BLOCK == 0:
+                self._check_block(position // BLOCK - 1, link)
+            assert number in self.sessions
+        if link != self.link:
+            raise Damage("the chain does not lead to the commit record")
+
+    def _check_block(self, block: int, link: bytes) -> None:
+        key = be(block)
+        value = self.get(b"order", key)
+        assert value is not None
+        checksum, version, cut, voids, _, stored_link = ORDER.unpack_from(value)
+        assert (version, voids) == (1, 0)
+        content = inflate(value[ORDER.size :], BLOCK * 16) if cut else b""
+        if xxhash.xxh3_64_digest(key + value[8 : ORDER.size] + content) != checksum:
+            raise Damage(f"checksum of order block {block}")
+        if stored_link != link:
+            raise Damage(f"the chain does not lead to order block {block}")
+        assert bool(cut) == (block * BLOCK + 1 < self.floor)
+        if cut:
+            self.cut_blocks += 1
+            for place, row in enumerate(decode_columns(content, BLOCK, 2)):
+                number, stored = self.records[block * BLOCK + place]
+                assert row == [number, struct.unpack_from("<Q", stored, 16)[0]]
+
+    def events(self) -> Iterator[Event]:
+        """All events in the order of positions."""
+        for position, (number, stored) in enumerate(self.records, 1):
+            yield decode_event(position, stored, self.sessions[number])
+
+    def _read_lookups(self) -> None:
+        """The tables that only help to find things."""
+        self.names = {
+            key: int.from_bytes(checked(key, value), "big") for key, value in self.rows(b"name")
+        }
+        self.keys = {
+            (int.from_bytes(key[:8], "big"), key[8:]): struct.unpack(
+                "<16sQQQ", checked(key, value)
+            )
+            for key, value in self.rows(b"key")
+        }
+        self.activity = {
+            (int.from_bytes(key[:8], "big"), NONE - int.from_bytes(key[8:], "big")): int.from_bytes(
+                checked(key, value), "big"
+            )
+            for key, value in self.rows(b"activity")
+        }
+        self.ids: dict[bytes, tuple[int, int]] = {}
+        rows = dict(self.rows(b"id"))
+        serving = []
+        for key, value in rows.items():
+            rest = checked(key, value)
+            if key[:1] == b"\x02":
+                level, state = rest[:2]
+                if state == 1:
+                    serving.append((-level, int.from_bytes(key[1:], "big"), rest))
+        for _, number, directory in sorted(serving):  # the oldest first, so that newer ones win
+            self._read_run(number, directory, rows)
+
+    def _read_run(self, number: int, directory: bytes, rows: dict[bytes, bytes]) -> None:
+        entries, blocks, words, fingerprint = struct.unpack_from(">QQQQ", directory, 2)
+        last, read, printed = bytes(16), 0, 0
+        for place, key in enumerate(sorted(k for k in rows if k[:9] == b"\x05" + be(number))):
+            value = rows[key]
+            rest = checked(key, value)
+            previous, count, at = struct.unpack_from(">16sII", rest)
+            assert (previous, at) == (last, place)
+            for start in range(24, len(rest), 32):
+                hashed = rest[start : start + 16]
+                self.ids[hashed] = struct.unpack_from(">QQ", rest, start + 16)
+                self._find_in_filter(number, words, hashed, rows)
+            read += count
+            printed = xxhash.xxh3_64_intdigest(value[:8], seed=printed)
+            last = key[9:]
+            blocks -= 1
+        assert (read, blocks, printed, last) == (entries, 0, fingerprint, directory[34:])
+
+    def _find_in_filter(
+        self, number: int, words: int, hashed: bytes, rows: dict[bytes, bytes]
+    ) -> None:
+        first, second = struct.unpack(">QQ", hashed)
+        word = (first >> 32) * words >> 32
+        key = b"\x04" + be(number) + (word // 509).to_bytes(4, "big")
+        bits = struct.unpack_from("<Q", rows[key], 8 + word % 509 * 8)[0]
+        for shift in (0, 6, 12, 18, 24):
+            assert bits >> (second >> shift & 63) & 1
+
+    def find(self, tenant: str, session: str) -> Session | None:
+        """A session by name."""
+        number = self.names.get(name_key(tenant, session))
+        if number is None:
+            return None
+        found = self.sessions[number]
+        assert (found.tenant, found.name) == (tenant, session)
+        return found
+
+    def find_id(self, tenant: str, caller_id: str) -> tuple[int, int] | None:
+        """Session number and sequence of the event with a caller's id."""
+        secret = self.secrets[self.names[name_key(tenant, "")]]
+        for number, stored in self.records[self.floor - 1 :]:
+            length = struct.unpack_from("<I", stored, 76)[0]
+            if length and self.sessions[number].tenant == tenant:
+                marks = cbor2.loads(stored[80 : 80 + length])
+                if marks.get(1) == caller_id:
+                    return number, struct.unpack_from("<Q", stored, 16)[0]
+        return self.ids.get(keyed(secret, b"turnlog-id", caller_id.encode()))
+
+    def find_key(self, session: Session, key: str) -> tuple[bytes, int, int, int] | None:
+        """What an idempotency key of a session stands for: content, first, last, position."""
+        digest = keyed(self.secrets[session.tenant_number], b"turnlog-key", key.encode())
+        for position, stored in zip(
+            session.positions[session.sealed :], session.records[session.sealed :], strict=True
+        ):
+            flags, length = struct.unpack_from("<HI", stored, 74)
+            if flags & 32:
+                marks = cbor2.loads(stored[80 : 80 + length])
+                if marks[2] == digest:
+                    first = struct.unpack_from("<Q", stored, 16)[0]
+                    more = marks[4] - 1
+                    return marks[3], first, first + more, position + more
+        return self.keys.get((session.number, digest))
+
+
+@dataclass
+class Lock:
+    """The locks of a process that writes."""
+
+    folder: Path
+    descriptors: list[int] = field(default_factory=list)
+
+    def __enter__(self) -> Lock:
+        for name, kind in (
+            ("use.lock", fcntl.LOCK_SH),
+            ("turnstile.lock", fcntl.LOCK_EX),
+            ("writer.lock", fcntl.LOCK_EX),
+        ):
+            descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            self.descriptors.append(descriptor)
+        fcntl.flock(self.descriptors[1], fcntl.LOCK_UN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def append(folder: Path, tenant: str, session: str, body: Any, recorded_us: int) -> int:
+    """Append one message to a session whose tenant exists; gives its position.
+
+    What FORMAT.md asks of a writer in another language, and no more: it seals nothing.
+    """
+    known = Reader(folder)
+    found = known.find(tenant, session)
+    with Lock(folder):
+        environment = lmdb.open(str(folder), max_dbs=64, map_size=1 << 30, lib_version=0)
+        try:
+            with environment.begin(write=True) as txn:
+                position = _append(environment, txn, known, found, tenant, session, body, recorded_us)
+            data = folder / "data.mdb"
+            in_use = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+            if data.stat().st_size < in_use:
+                os.truncate(data, in_use)
+        finally:
+            environment.close()
+    return position
+
+
+def _append(
+    environment: lmdb.Environment,
+    txn: Any,
+    known: Reader,
+    found: Session | None,
+    tenant: str,
+    session: str,
+    body: Any,
+    recorded_us: int,
+) -> int:
+    def table(name: bytes) -> Any:
+        return environment.open_db(name, txn=txn, create=False)
+
+    def put(name: bytes, key: bytes, rest: bytes) -> None:
+        txn.put(key, xxhash.xxh3_64_digest(key + rest) + rest, db=table(name))
+
+    before = txn.get(b"record", db=table(b"commit"))
+    fields = list(COMMIT.unpack(before))
+    position = fields[1] + 1
+    recorded_us = max(recorded_us, fields[8])
+    if found is None:
+        fields[5] += 1  # session numbers handed out
+        fields[7] += 1  # sessions that can be read
+        tenant_number = known.names[name_key(tenant, "")]
+        found = Session(fields[5], tenant_number, 0, 0, NONE, 0, tenant, session, None)
+        row = (tenant_number, position, recorded_us, 0, 0, NONE, 0, 0, 0, 0, 0, 0)
+        put(
+            b"session",
+            be(found.number),
+            struct.pack("<QQQQQQQQQQII", *row) + cbor2.dumps([tenant, session, None]),
+        )
+        put(b"name", name_key(tenant, session), be(found.number))
+    head = NONE
+    for stored in found.records:
+        if stored[72] < 64:
+            head = struct.unpack_from("<Q", stored, 16)[0]
+    role = ROLES.get(body.get("role"), 0)
+    rest = struct.pack(
+        "<QQQQqQQIIBBHI",
+        found.number,
+        len(found.records),
+        head,
+        recorded_us,
+        -(2**63),
+        0,
+        0,
+        0,
+        0,
+        1,
+        role,
+        2 | 4 | (0 if role in (4, 6) else 1),
+        0,
+    ) + cbor2.dumps(body)
+    key = be(position)
+    stored = xxhash.xxh3_64_digest(key + rest) + rest
+    txn.put(key, stored, db=table(hot_table(position)), append=True)
+    link = blake2b(fields[13] + key + stored[:8], digest_size=16).digest()
+    if position % BLOCK == 0:
+        block = be(position // BLOCK - 1)
+        put(b"order", block, ORDER.pack(b"", 1, 0, 0, 0, link)[8:])
+    fields[1] = position
+    fields[3] = txn.id()
+    fields[4] = os.stat(os.path.join(environment.path(), "data.mdb")).st_size
+    fields[8] = recorded_us
+    fields[13] = link
+    fields[14] = before[:8]
+    put(b"commit", b"record", COMMIT.pack(*fields)[8:])
+    return position
