@@ -30,6 +30,19 @@ from eventlog.record import MESSAGE, NO_TIME, Extension, Flag, encode_tail
 
 AckMode = Literal["durable", "queued"]
 
+# As plain ints: an enum's arithmetic and hashing would be half of a keyed append.
+_ID: Final = int(Extension.ID)
+_METADATA: Final = int(Extension.METADATA)
+_RUN_ID: Final = int(Extension.RUN_ID)
+_TURN_ID: Final = int(Extension.TURN_ID)
+_SPEECH_ID: Final = int(Extension.SPEECH_ID)
+_REQUEST_ID: Final = int(Extension.REQUEST_ID)
+_KIND_NAME: Final = int(Extension.KIND_NAME)
+_BODY_FIXES: Final = int(Extension.BODY_FIXES)
+_METADATA_FIXES: Final = int(Extension.METADATA_FIXES)
+_NAMED: Final = int(Flag.NAMED)
+_INDEXABLE: Final = int(Flag.INDEXABLE)
+
 _TIME_MAX: Final = 2**63 - 1
 _TOKENS_MAX: Final = 2**32 - 1
 _STORE_ID_DIGITS: Final = 10
@@ -108,38 +121,36 @@ def draft_event(
     flags = 0
     if id is not None:
         _check_caller_id(id)
-        marks[Extension.ID] = id
-        flags |= Flag.NAMED
+        marks[_ID] = id
+        flags |= _NAMED
     encoded, fixes = encode_body(body)
     if fixes is not None:
-        marks[Extension.BODY_FIXES] = fixes
+        marks[_BODY_FIXES] = fixes
     if metadata is not None:
         if type(metadata) is not dict:
             raise InvalidMessageError("metadata must be a dict", path="$metadata")
-        data, metadata_fixes = encode_body(
-            metadata, root="$metadata", bytes_max=METADATA_BYTES_MAX
-        )
-        marks[Extension.METADATA] = data
+        data, metadata_fixes = encode_body(metadata, root="$metadata", bytes_max=METADATA_BYTES_MAX)
+        marks[_METADATA] = data
         if metadata_fixes is not None:
-            marks[Extension.METADATA_FIXES] = metadata_fixes
+            marks[_METADATA_FIXES] = metadata_fixes
     for mark, text, what in (
-        (Extension.RUN_ID, run_id, "run_id"),
-        (Extension.TURN_ID, turn_id, "turn_id"),
-        (Extension.SPEECH_ID, speech_id, "speech_id"),
-        (Extension.REQUEST_ID, request_id, "request_id"),
+        (_RUN_ID, run_id, "run_id"),
+        (_TURN_ID, turn_id, "turn_id"),
+        (_SPEECH_ID, speech_id, "speech_id"),
+        (_REQUEST_ID, request_id, "request_id"),
     ):
         if text is not None:
             name_bytes(text, what)
             marks[mark] = text
     if code == APPLICATION:
-        marks[Extension.KIND_NAME] = kind
+        marks[_KIND_NAME] = kind
     role = 0
     if type(body) is dict and code == MESSAGE:
         given = body.get("role")
         role = ROLES.get(given, 0) if type(given) is str else 0
     if is_indexable(code, role):
-        flags |= Flag.INDEXABLE
-    extension = encode_plain({int(mark): marks[mark] for mark in sorted(marks)}) if marks else b""
+        flags |= _INDEXABLE
+    extension = encode_plain(dict(sorted(marks.items()))) if marks else b""
     return Draft(
         encode_tail(
             code,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,11 @@ class Event(Record):
     __slots__ = ("_body", "_marks")
 
     def __init__(
-        self, origin: Origin, sequence: int, words: Sequence[int], extension: bytes, payload: bytes
+        self, origin: Origin, sequence: int, head: bytes, extension: bytes, payload: bytes
     ) -> None:
         self.origin = origin
         self.sequence = sequence
-        self.words = words
+        self.head = head
         self.extension = extension
         self.payload = payload
         self._body = _UNREAD
@@ -98,7 +97,7 @@ class Event(Record):
     @property
     def parent(self) -> int | None:
         """Sequence of the event that this one follows; None at the root and for control kinds."""
-        parent = self.words[2]
+        parent = self.parent_word
         return None if parent == NO_PARENT else parent
 
     @property
@@ -146,7 +145,7 @@ class Event(Record):
         return (
             self.origin == other.origin
             and self.sequence == other.sequence
-            and list(self.words) == list(other.words)
+            and self.head == other.head
             and self.extension == other.extension
             and self.payload == other.payload
         )

@@ -69,10 +69,7 @@ class Loader:
             except ValueError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
             self._take(event)
-            if (
-                self._waiting >= self._piece_events
-                or self._waiting_bytes >= BATCH_BYTES_MAX // 4
-            ):
+            if self._waiting >= self._piece_events or self._waiting_bytes >= BATCH_BYTES_MAX // 4:
                 self._write()
         self._write()
         return LoadResult(self._loaded, self._skipped)

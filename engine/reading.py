@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Protocol
@@ -25,6 +26,7 @@ from eventlog.limits import (
     SEGMENT_CACHE_BYTES_MAX,
 )
 from eventlog.log import Log
+from eventlog.reading import Window
 
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
 
@@ -91,22 +93,25 @@ class PositionPager:
         self._log = log
         self._left = limit
         self._tenant = tenant
-        self._window = WINDOW_FIRST
+        self._size = WINDOW_FIRST
+        self._window: Window[Event] | None = None
         self.following = after + 1
 
     def next_page(self) -> list[Event]:
         """See ``Pager``."""
         while self._left is None or self._left > 0:
-            window = self._window
-            if self._left is not None and self._tenant is None:
-                window = min(window, self._left)
-            events = self._log.read_positions(
-                self.following, window, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
-            )
-            if not events:
+            if self._window is None and not self._read_window():
                 return []
+            window = self._window
+            assert window is not None
+            start = self.following - window.first
+            stop = min(start + PAGE_EVENTS, window.count)
+            if self._left is not None and self._tenant is None:
+                stop = min(stop, start + self._left)
+            events = window.events(start, stop)
             self.following += len(events)
-            self._window = min(self._window * 4, READ_WINDOW_POSITIONS)
+            if stop == window.count:
+                self._window = None
             if self._tenant is not None:
                 events = [event for event in events if event.origin.tenant == self._tenant]
             if self._left is not None:
@@ -115,6 +120,16 @@ class PositionPager:
             if events:
                 return events
         return []
+
+    def _read_window(self) -> bool:
+        size = self._size
+        if self._left is not None and self._tenant is None:
+            size = min(size, self._left)
+        self._window = self._log.read_positions(
+            self.following, size, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
+        )
+        self._size = min(self._size * 4, READ_WINDOW_POSITIONS)
+        return self._window is not None
 
 
 class Events:
@@ -146,11 +161,11 @@ class Subscription:
         self._pager = pager
         self._log = log
         self._pool = pool
-        self._closed = False
+        self._ended = threading.Event()
 
     def close(self) -> None:
         """End the iteration, also one that waits."""
-        self._closed = True
+        self._ended.set()
         self._log.announce()
 
     def __enter__(self) -> Subscription:
@@ -160,40 +175,40 @@ class Subscription:
         self.close()
 
     def __iter__(self) -> Iterator[Event]:
-        while not self._closed:
+        while not self._ended.is_set():
             position = self._log.last_position()
             if page := self._pager.next_page():
                 for event in page:
                     yield event
-                    if self._closed:
+                    if self._ended.is_set():
                         return
             else:
                 self._wait(position)
 
     def _wait(self, position: int) -> None:
         delay_ms = POLL_MIN_MS
-        while not self._closed and not self._log.wait_past(position, delay_ms / 1000):
+        while not self._ended.is_set() and not self._log.wait_past(position, delay_ms / 1000):
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         loop = asyncio.get_running_loop()
-        while not self._closed:
+        while not self._ended.is_set():
             position = self._log.last_position()
             if page := await loop.run_in_executor(self._pool(), self._pager.next_page):
                 for event in page:
                     yield event
-                    if self._closed:
+                    if self._ended.is_set():
                         return
             else:
                 await self._wait_async(position)
 
     async def _wait_async(self, position: int) -> None:
         delay_ms = POLL_MIN_MS
-        while not self._closed and self._log.last_position() <= position:
+        while not self._ended.is_set() and self._log.last_position() <= position:
             if self._log.is_closed:
                 raise StoreClosedError("the store is closed")
             future = self._log.next_commit()
-            if self._closed or self._log.last_position() > position:
+            if self._ended.is_set() or self._log.last_position() > position:
                 future.cancel()
                 return
             await asyncio.wait((future,), timeout=delay_ms / 1000)

@@ -61,7 +61,7 @@ class Session:
         self._name = (tenant, name)
         self._opening = (
             None
-            if user_id is title is metadata is None
+            if user_id is None and title is None and metadata is None
             else encode_opening(user_id, title, metadata)
         )
         self.tenant = tenant
@@ -127,10 +127,21 @@ class Session:
         when the store could not write; then nothing of the append was written.
         """
         if (
-            id is metadata is time_us is tokens is run_id is None
-            and turn_id is speech_id is request_id is None
+            id is None
+            and metadata is None
+            and time_us is None
+            and tokens is None
+            and run_id is None
+            and turn_id is None
+            and speech_id is None
+            and request_id is None
         ):
-            if expected_head is idempotency_key is wait is None and ack == "durable":
+            if (
+                expected_head is None
+                and idempotency_key is None
+                and wait is None
+                and ack == "durable"
+            ):
                 return self._append_plain(message)
             draft = draft_message(message)
         else:
@@ -157,9 +168,7 @@ class Session:
         body, fixes = encode_body(message)
         if fixes is not None:
             return self._submit((draft_message(message),), None, None, "durable", None)
-        ack = Ack(
-            self._name, HEADER_BYTES + len(body), plain_tail(message), body, self._opening
-        )
+        ack = Ack(self._name, HEADER_BYTES + len(body), plain_tail(message), body, self._opening)
         if self._store._closed:
             raise StoreClosedError("the store is closed")
         self._queue(ack)
@@ -256,7 +265,13 @@ class Session:
                 limit=BATCH_EVENTS_MAX,
                 hint="Use store.load for long imports; it commits in pieces.",
             )
-        if ids is metadata is time_us is run_id is turn_id is None:
+        if (
+            ids is None
+            and metadata is None
+            and time_us is None
+            and run_id is None
+            and turn_id is None
+        ):
             drafts = [draft_message(message) for message in messages]
         else:
             drafts = [
@@ -372,9 +387,7 @@ class Session:
             raise UsageError("sequences are not negative")
         return Events(self._pager(first, last, kinds), self._store._pool)
 
-    def _pager(
-        self, first: int, last: int | None, kinds: Collection[str] | None
-    ) -> SessionPager:
+    def _pager(self, first: int, last: int | None, kinds: Collection[str] | None) -> SessionPager:
         wanted = None if kinds is None else frozenset([kinds] if type(kinds) is str else kinds)
         return SessionPager(
             self._store._log,

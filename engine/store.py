@@ -149,9 +149,7 @@ class Tenant:
             after = log.last_position()
         elif after < 0:
             raise UsageError("after is not negative")
-        return Subscription(
-            PositionPager(log, after, None, self._scope()), log, self._store._pool
-        )
+        return Subscription(PositionPager(log, after, None, self._scope()), log, self._store._pool)
 
     def _scope(self) -> str | None:
         return self.name
@@ -411,9 +409,7 @@ class Store(Tenant):
                 self._executor = ThreadPoolExecutor(POOL_THREADS, "turnlog-pool")
             return self._executor
 
-    async def _on_pool(
-        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _on_pool(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool(), lambda: call(*args, **kwargs))
 

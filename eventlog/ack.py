@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from eventlog.errors import TurnlogError, UsageError
@@ -74,6 +74,7 @@ class Terms:
         queued: True when awaiting the ack is not to wait for the disk.
         more: The acks of a batch's other sessions.
         already: Set by the writer when the append repeats an earlier one.
+        digest: Keyed digest of ``key``, set by the writer.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Terms:
         "caller_id",
         "content",
         "create",
+        "digest",
         "expected_head",
         "expected_next",
         "key",
@@ -111,6 +113,7 @@ class Terms:
         self.queued = queued
         self.more: Sequence[Ack] = ()
         self.already = False
+        self.digest = b""
 
 
 class Ack:
@@ -216,29 +219,24 @@ class Ack:
         return self._settled()
 
     def __await__(self) -> Generator[Any, None, Ack]:
-        if self._state == WAITING and (self.terms is None or not self.terms.queued):
-            # Not ``_wait``: one generator less on every append's path.
-            future = asyncio.get_running_loop().create_future()
-            waiters = self._waiters
-            self._waiters = future if waiters is None else (future, waiters)
-            if self._state == WAITING:
-                yield from future
-        if self._error is not None:
-            raise self._error
-        return self
+        terms = self.terms
+        if self._state != WAITING or (terms is not None and terms.queued):
+            return _at_once(self)
+        return self._wait()
 
     async def durable(self) -> Ack:
         """Wait until the append is durable, also when it was sent with ``ack="queued"``."""
         return await _Durable(self)
 
     def _wait(self) -> Generator[Any, None, Ack]:
-        if self._state == WAITING:
-            future = asyncio.get_running_loop().create_future()
-            waiters = self._waiters
-            self._waiters = future if waiters is None else (future, waiters)
-            if self._state == WAITING:
-                yield from future
-        return self._settled()
+        # The future's own iterator, whose result is the ack: a generator around it would be
+        # another frame on every append's path.
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters
+        self._waiters = future if waiters is None else (future, waiters)
+        if self._state != WAITING and not future.done():
+            _resolve([(future, self)])
+        return future.__await__()
 
     def _settled(self) -> Ack:
         if self._error is not None:
@@ -315,7 +313,12 @@ class _Durable:
         self._ack = ack
 
     def __await__(self) -> Generator[Any, None, Ack]:
-        return self._ack._wait()
+        return _at_once(self._ack) if self._ack.done() else self._ack._wait()
+
+
+def _at_once(ack: Ack) -> Generator[Any, None, Ack]:
+    yield from ()
+    return ack._settled()
 
 
 def store_id(session_number: int, sequence: int) -> str:
@@ -328,7 +331,7 @@ def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
 
     The encoded events are let go, since a caller may keep acks.
     """
-    futures: list[asyncio.Future[None]] = []
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Ack], Ack]]] = {}
     for ack in acks:
         ack.drafts = ()
         ack.payload = None
@@ -338,37 +341,50 @@ def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
             ack._error = error
             ack._state = REFUSED
         waiters = ack._waiters
-        if waiters is not None:
-            while type(waiters) is tuple:
-                futures.append(waiters[0])
-                waiters = waiters[1]
-            futures.append(waiters)
+        while waiters is not None:
+            if type(waiters) is tuple:
+                future, waiters = waiters
+            else:
+                future, waiters = waiters, None
+            loop = future.get_loop()
+            if loop in loops:
+                loops[loop].append((future, ack))
+            else:
+                loops[loop] = [(future, ack)]
         gates = ack._gate
         while gates is not None:
             gate, gates = gates
             gate.release()
-    if futures:
-        wake(futures)
+    for loop, waiting in loops.items():
+        _call(loop, _resolve, waiting)
 
 
 def wake(futures: Iterable[asyncio.Future[None]]) -> None:
     """Resolve futures of any event loops from any thread; a closed loop is passed over."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in futures:
-        loop = future.get_loop()
-        waiting = loops.get(loop)
-        if waiting is None:
-            loops[loop] = [future]
-        else:
-            waiting.append(future)
+        loops.setdefault(future.get_loop(), []).append(future)
     for loop, waiting in loops.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, waiting)
-        except RuntimeError:
-            continue  # that loop is closed: its tasks are gone, other loops are not
+        _call(loop, _wake, waiting)
 
 
-def _resolve(futures: list[asyncio.Future[None]]) -> None:
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], waiting: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(callback, waiting)
+    except RuntimeError:
+        return  # that loop is closed: its tasks are gone, other loops are not
+
+
+def _wake(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _resolve(waiting: list[tuple[asyncio.Future[Ack], Ack]]) -> None:
+    for future, ack in waiting:
+        if not future.done():
+            if ack._error is None:
+                future.set_result(ack)
+            else:
+                future.set_exception(ack._error)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
@@ -55,7 +56,12 @@ from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
 DIGEST_BYTES = 16
 ADMIT_SLICE = 32  # appends between two looks at the clock
 MERGE_SLICE = 256
-_FIRST_OF_COMMIT = Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN
+_FIRST_OF_COMMIT = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
+_FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
+_KEYED = int(Flag.KEYED)
+_KEY_DIGEST = bytes([Extension.KEY_DIGEST, 0x50])  # a byte string of 16 follows
+_CONTENT_DIGEST = bytes([Extension.CONTENT_DIGEST, 0x50])
+_KEY_COUNT = bytes([Extension.KEY_COUNT])
 
 
 class Lookups(Protocol):
@@ -198,10 +204,11 @@ class Admission:
         recorded_us = plan.recorded_us
         position = plan.first + len(records)
         for ack in batch:
-            payload = ack.payload
+            tail, payload = ack.tail, ack.payload
             state = find(ack.name)
             if (
                 payload is None
+                or tail is None
                 or state is None
                 or not state.draft_next
                 or not (position - 1) % BLOCK_POSITIONS
@@ -214,7 +221,7 @@ class Admission:
             # A plain message of a known session, the case that has to be fast; ``_place`` says
             # what happens here.
             sequence = state.draft_next
-            rest = HEAD.pack(state.number, sequence, state.draft_head, recorded_us) + ack.tail + payload
+            rest = HEAD.pack(state.number, sequence, state.draft_head, recorded_us) + tail + payload
             key = U64.pack(position)
             records.append((key, xxh3_64_digest(key + rest) + rest))
             states.append(state)
@@ -321,10 +328,12 @@ class Admission:
 
     def _repeats(self, ack: Ack, state: SessionState | None) -> bool:
         terms = ack.terms
-        if terms is None or terms.key is None or state is None:
+        if terms is None or terms.key is None:
             return False
         _, secret = self._lookups.tenant(ack.name[0])
-        digest = key_digest(secret, terms.key)
+        digest = terms.digest = key_digest(secret, terms.key)
+        if state is None:
+            return False
         result = self._plan.keys.get((state.number, digest))
         if result is None and state.keys is not None:
             result = state.keys.get(digest)
@@ -334,7 +343,7 @@ class Admission:
             return False
         if result.content != content_digest(secret, terms.content):
             raise IdempotencyConflictError(
-                f"idempotency key {terms.key!r} of session {ack.name[1]!r} stands for other content",
+                f"key {terms.key!r} of session {ack.name[1]!r} stands for other content",
                 expected=terms.key,
                 current=result.first,
             )
@@ -446,7 +455,7 @@ class Admission:
             if not records:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])
             elif not (position - 1) % BLOCK_POSITIONS:
-                tail = change_tail(tail, Flag.FIRST_OF_RUN, TAIL.unpack(tail)[8])
+                tail = change_tail(tail, _FIRST_OF_RUN, TAIL.unpack(tail)[8])
             if recorded_us is not None:
                 plan.keeps_times = True
             kind = tail[TAIL_KIND_BYTE]
@@ -488,23 +497,22 @@ class Admission:
         opening = state.row.opening if sequence == 0 else None
         if opening is None and (terms is None or terms.key is None):
             return draft.tail, draft.payload
-        marks = decode_body(draft.extension) if draft.extension_bytes else {}
+        added: list[bytes] = []
         flags = 0
         if opening is not None:
-            marks[Extension.OPENING] = opening
+            added.append(encode_plain(int(Extension.OPENING)) + encode_plain(opening))
         if terms is not None and terms.key is not None:
             _, secret = self._lookups.tenant(ack.name[0])
-            digest = key_digest(secret, terms.key)
+            digest = terms.digest
             content = content_digest(secret, terms.content)
             count = len(ack.drafts)
-            marks[Extension.KEY_DIGEST] = digest
-            marks[Extension.CONTENT_DIGEST] = content
-            marks[Extension.KEY_COUNT] = count
-            flags = Flag.KEYED
+            added += [_KEY_DIGEST + digest, _CONTENT_DIGEST + content]
+            added.append(_KEY_COUNT + encode_plain(count))
+            flags = _KEYED
             self._plan.keys[(state.number, digest)] = KeyedResult(
                 content, sequence, sequence + count - 1, self._plan.last + count
             )
-        extension = encode_plain({int(key): marks[key] for key in sorted(marks)})
+        extension = extend_map(draft.extension, added)
         return change_tail(draft.tail, flags, len(extension)), extension + draft.body
 
     def _close_runs(self) -> None:
@@ -528,23 +536,38 @@ def signed_head(head: int) -> int:
     return -1 if head == NO_SEQUENCE else head
 
 
+def extend_map(encoded: bytes, entries: list[bytes]) -> bytes:
+    """Add encoded entries to an encoded CBOR map of few entries, or make one of nothing."""
+    count = (encoded[0] & 0x1F) + len(entries) if encoded else len(entries)
+    assert count < 24 and (not encoded or encoded[0] >> 5 == 5)
+    return bytes([0xA0 | count]) + encoded[1:] + b"".join(entries)
+
+
 def key_digest(secret: bytes, key: str) -> bytes:
     """Keyed digest of an idempotency key."""
-    return blake2b(
-        key.encode(), digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-key"
-    ).digest()
+    return _digest(secret, b"turnlog-key", key.encode())
 
 
 def content_digest(secret: bytes, content: bytes) -> bytes:
     """Keyed digest of an append's canonical content."""
-    return blake2b(content, digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-body").digest()
+    return _digest(secret, b"turnlog-body", content)
 
 
 def id_digest(secret: bytes, caller_id: str) -> bytes:
     """Keyed digest of a caller's id."""
-    return blake2b(
-        caller_id.encode(), digest_size=DIGEST_BYTES, key=secret, person=b"turnlog-id"
-    ).digest()
+    return _digest(secret, b"turnlog-id", caller_id.encode())
+
+
+@lru_cache(maxsize=4096)
+def _keyed(secret: bytes, person: bytes) -> blake2b:
+    """The hash after its key block, which a copy need not compute again."""
+    return blake2b(digest_size=DIGEST_BYTES, key=secret, person=person)
+
+
+def _digest(secret: bytes, person: bytes, data: bytes) -> bytes:
+    state = _keyed(secret, person).copy()
+    state.update(data)
+    return state.digest()
 
 
 def same_content(stored: Record, draft: Draft) -> bool:

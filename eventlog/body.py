@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import threading
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cbor2 import CBORDecodeError, CBOREncoder, loads
 
@@ -101,8 +101,23 @@ def encode_plain(value: object) -> bytes:
 
 def canonical_bytes(data: bytes) -> bytes:
     """The canonical encoding of encoded data: equal content gives equal bytes (RFC 8949, 4.2)."""
-    encoded: bytes = _encoders.canonical(loads(data))
+    value = loads(data)
+    if type(value) is dict and _is_canonical(value):
+        return data
+    encoded: bytes = _encoders.canonical(value)
     return encoded
+
+
+def _is_canonical(value: dict[Any, Any]) -> bool:
+    """True for a flat dict of str that was encoded canonically as it stands: the usual message."""
+    before = ""
+    for key, item in value.items():
+        if type(item) is not str or type(key) is not str or not key.isascii():
+            return False
+        if (len(key), key) <= (len(before), before) and before:
+            return False
+        before = key
+    return True
 
 
 def decode_body(data: bytes, fixes: Fixes | None = None, *, where: str = "body") -> Any:
@@ -179,7 +194,7 @@ def _walk(value: object, depth: int, bytes_max: int) -> int:
                 if size > bytes_max:
                     break
         else:
-            for step, item in enumerate(value):  # type: ignore[call-overload]
+            for step, item in enumerate(cast("list[object]", value)):  # noqa: B007 - for the path
                 size += _walk(item, depth + 1, bytes_max)
                 if size > bytes_max:
                     break

@@ -21,7 +21,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eventlog import columns
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import PARTITION
 from eventlog.idruns import IdRuns
@@ -243,13 +242,14 @@ class _Check:
         fold.segments += 1
         before = fold.messages
         kinds = 0
-        for index, words in enumerate(segment.rows):
-            stored = segment.make(index, origin, Record).stored()
-            position = words[columns.POSITION]
+        for index in range(segment.count):
+            event = segment.make(index, origin, Record)
+            stored = event.stored()
+            position = event.position
             kinds |= 1 << min(stored[KIND_BYTE], 63)
             self._fold(fold, segment.first_sequence + index, position, stored)
             self._check_order(where, number, segment.first_sequence + index, position, stored)
-        self._count("events", len(segment.rows))
+        self._count("events", segment.count)
         if fold.messages - before != segment.prefix.messages or kinds != segment.prefix.kinds:
             self._report.add(where, "its prefix does not describe its records")
 
@@ -262,9 +262,7 @@ class _Check:
             fold.messages += kind == MESSAGE
         fold.following = sequence + 1
         fold.last_position = position
-        fold.last_recorded_us = int.from_bytes(
-            stored[RECORDED_BYTE : RECORDED_BYTE + 8], "little"
-        )
+        fold.last_recorded_us = int.from_bytes(stored[RECORDED_BYTE : RECORDED_BYTE + 8], "little")
 
     def _check_order(
         self, where: str, number: int, sequence: int, position: int, stored: bytes
@@ -316,9 +314,7 @@ class _Check:
             self._count("events")
             fold = self._folds.setdefault(number, _Fold())
             if sequence != fold.following and self._report.ok:
-                self._report.add(
-                    f"log {position}", f"sequence is {sequence}, not {fold.following}"
-                )
+                self._report.add(f"log {position}", f"sequence is {sequence}, not {fold.following}")
             if sequence == row.sealed:
                 self._sealed_folds[number] = copy(fold)
             self._fold(fold, sequence, position, value)

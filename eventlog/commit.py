@@ -30,8 +30,8 @@ from eventlog.limits import (
     QUEUE_BYTES_MAX,
 )
 
-
 SMALL_BYTES: Final = 512  # what an append of at most so many bytes counts
+TIDY_DELAY_US: Final = 5_000  # a lone caller's next append comes sooner, and seals on its way
 RACE_MAX: Final = 256  # appends that threads may offer at once between a look and the next
 
 assert QUEUE_APPENDS_MAX * SMALL_BYTES < QUEUE_BYTES_MAX
@@ -64,6 +64,7 @@ class CommitMachine:
         self.retry_us = 0
         self.closing = False
         self.overdue = False
+        self.tidy_us = 0
         self.refusal: TurnlogError | None = None
         self.commits = 0
         self.failures = 0
@@ -124,13 +125,14 @@ class CommitMachine:
             return Step.COMMIT
         if self.closing:
             return Step.TIDY if self.overdue else Step.STOP
-        return Step.TIDY if self.overdue else Step.WAIT
+        return Step.TIDY if self.overdue and now_us >= self.tidy_us else Step.WAIT
 
     def next_batch(self, now_us: int) -> list[Ack]:
         """Take the appends of the next commit; empty when nothing waits."""
         assert not self.in_flight, "the batch before is still open"
         queue = self.queue
         self.in_flight_since_us = now_us
+        self.tidy_us = now_us + TIDY_DELAY_US
         count = len(queue)
         if (
             count + self.more_events <= COMMIT_EVENTS_MAX

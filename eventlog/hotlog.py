@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-import lmdb
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.keys import U64
 from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
+
+if TYPE_CHECKING:
+    import lmdb
 
 PARTITION: Final = 0  # the embedded log has one
 HOT_NAMES: Final = tuple([f"log.{number:02x}" for number in range(HOT_TABLES)])
@@ -56,7 +57,7 @@ class HotLog:
     """
 
     def __init__(
-        self, transaction: lmdb.Transaction, tables: Mapping[str, Any], last_position: int
+        self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any], last_position: int
     ) -> None:
         self._transaction = transaction
         self._tables = tables

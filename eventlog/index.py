@@ -42,7 +42,9 @@ from eventlog.record import (
 from eventlog.rows import NO_SEQUENCE, CommitRecord, KeyedResult, SessionRow
 
 _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
-_MARKED: Final = Flag.KEYED | Flag.NAMED
+_KEYED: Final = int(Flag.KEYED)
+_NAMED: Final = int(Flag.NAMED)
+_MARKED: Final = _KEYED | _NAMED
 
 Name = tuple[str, str]
 
@@ -55,9 +57,7 @@ class Loose:
 
     __slots__ = ("base", "positions", "records")
 
-    def __init__(
-        self, base: int, positions: list[int], records: list[bytes | None]
-    ) -> None:
+    def __init__(self, base: int, positions: list[int], records: list[bytes | None]) -> None:
         self.base = base
         self.positions = positions
         self.records = records
@@ -189,7 +189,8 @@ class LooseIndex:
                     if position != self.position + 1:
                         raise CorruptionError("position is missing", where=f"log {position - 1}")
                     self._apply(position, key, value, load_row, id_hash)
-                    pause()
+                    if not position & 31:
+                        pause()
                 if self.position < record.last_position:
                     raise CorruptionError(
                         "newest positions are missing", where=f"log {self.position + 1}"
@@ -308,10 +309,10 @@ class LooseIndex:
         if not flags & _MARKED:
             return
         marks = extension_of(value)
-        if flags & Flag.NAMED:
+        if flags & _NAMED:
             hashed = id_hash(state.row.tenant_number, marks[Extension.ID])
             self.add_id(position, hashed, state.number, sequence)
-        if flags & Flag.KEYED and keys:
+        if flags & _KEYED and keys:
             count = marks[Extension.KEY_COUNT]
             self.add_key(
                 state,

@@ -9,7 +9,9 @@ MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 
 # Names and bodies
-NAME_BYTES_MAX: Final = 512  # UTF-8 bytes of a tenant, session or id: fits one LMDB value many times
+NAME_BYTES_MAX: Final = (
+    512  # UTF-8 bytes of a tenant, session or id: fits one LMDB value many times
+)
 KIND_BYTES_MAX: Final = 64  # UTF-8 bytes of an application kind
 KEY_BYTES_MAX: Final = 1024  # UTF-8 bytes of an idempotency key; only its digest is stored
 DEPTH_MAX: Final = 64  # nesting of a body; cbor2 cannot decode beyond 400 and crashes beyond 5,000
@@ -36,7 +38,9 @@ COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
 SLICE_US: Final = 300  # µs of Python a background thread runs before it lets the GIL go
 
 # Hot log
-BLOCK_POSITIONS: Final = 1_024  # positions of one order block; aligned, so finding one is arithmetic
+BLOCK_POSITIONS: Final = (
+    1_024  # positions of one order block; aligned, so finding one is arithmetic
+)
 HOT_TABLE_POSITIONS: Final = 2 * BLOCK_POSITIONS  # positions of one hot table, cut with one call
 HOT_TABLES: Final = 48  # with the other tables they fit on one page of LMDB's main database
 HOT_EVENTS_TARGET: Final = 16_384  # a rebuild of the loose index reads at most about so many

@@ -46,12 +46,12 @@ from eventlog.limits import (
     SNAPSHOT_FREQUENCY,
     SNAPSHOT_FREQUENCY_MAX,
 )
-from eventlog.reading import SessionView, read_last, read_page, read_positions
+from eventlog.reading import SessionView, Window, read_last, read_page, read_positions
 from eventlog.record import Factory, Origin, R
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
-from eventlog.writer import Writer
+from eventlog.writer import Writer, nothing
 
 QUOTA_BYTES_MIN: Final = 1024 * 1024
 
@@ -384,17 +384,22 @@ class Log:
         """The transaction's commit record, with the loose index brought up to it."""
         record = tables.commit_record()
         if not self.index.is_current(record):
-            self.writer.catch_up(tables, record)
+            self.writer.catch_up(tables, record, pause=nothing)
         return record
 
     def _view(
-        self, tables: ReadTables, name: Name, state: SessionState | None, loose: Loose | None, stop: int
+        self,
+        tables: ReadTables,
+        name: Name,
+        state: SessionState | None,
+        loose: Loose | None,
+        stop: int,
     ) -> tuple[SessionView, SessionRow, SessionState | None] | None:
         """One session in this transaction; None when the view is too new for it: begin again."""
         index = self.index
         was_current = index.is_current(record := tables.commit_record())
         if not was_current:
-            self.writer.catch_up(tables, record)
+            self.writer.catch_up(tables, record, pause=nothing)
         if not was_current or state is None:
             state = index.names.get(name)
             if state is not None:
@@ -489,13 +494,13 @@ class Log:
 
     def read_positions(
         self, first: int, count: int, factory: Factory[R], *, bytes_max: int
-    ) -> list[R]:
-        """Events of all sessions in position order from ``first`` on; empty past the end."""
+    ) -> Window[R] | None:
+        """Events of all sessions in position order from ``first`` on; None past the end."""
         with self.transaction() as tables:
             record = tables.commit_record()
             last = min(record.last_position, first + count - 1)
             if first > last:
-                return []
+                return None
             return read_positions(
                 tables,
                 record,
@@ -578,9 +583,7 @@ class Log:
                 found = tables.transaction.stat(handle)
                 pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
                 kind = name.partition(".")[0]
-                bytes_by_kind[kind] = (
-                    bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
-                )
+                bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
             segments = tables.transaction.stat(environment.db["segment"])["entries"]
         file_bytes = environment.file_bytes()
         used = sum(bytes_by_kind.values())
@@ -634,9 +637,7 @@ class Log:
             "queue_bytes": machine.byte_count,
             "commits": machine.commits,
             "failures": machine.failures,
-            "commit_running_ms": (
-                (now_us - machine.in_flight_since_us) // 1000 if running else 0
-            ),
+            "commit_running_ms": ((now_us - machine.in_flight_since_us) // 1000 if running else 0),
         }
 
 

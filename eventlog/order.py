@@ -120,9 +120,7 @@ def decode_block(key: bytes, value: bytes) -> OrderBlock:
         raise CorruptionError("checksum does not match", where=where)
     if version != VERSION:
         raise CorruptionError(f"version {version} is unknown", where=where)
-    words = (
-        unshuffle(content, BLOCK_POSITIONS, 2) if content else np.empty((0, 2), np.uint64)
-    )
+    words = unshuffle(content, BLOCK_POSITIONS, 2) if content else np.empty((0, 2), np.uint64)
     return OrderBlock(number, link, voids, words)
 
 
@@ -134,6 +132,4 @@ def next_link(link: bytes, first_position: int, checksums: bytes) -> bytes:
         first_position: Position of the run's first record.
         checksums: The 8-byte record checksums of the run, joined in order.
     """
-    return blake2b(
-        link + U64.pack(first_position) + checksums, digest_size=LINK_BYTES
-    ).digest()
+    return blake2b(link + U64.pack(first_position) + checksums, digest_size=LINK_BYTES).digest()

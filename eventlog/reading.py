@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rows import CommitRecord
+from eventlog.segment import HEAD_BYTES, Segment
 from eventlog.tables import ReadTables, SegmentCache
 
 
@@ -83,11 +85,11 @@ def read_page(
     if sequence <= last and sequence < view.sealed:
         for segment in tables.segments(number, sequence, cache):
             place = sequence - segment.first_sequence
-            if not 0 <= place < len(segment.rows):
+            if not 0 <= place < segment.count:
                 break
-            stop = min(last - segment.first_sequence + 1, len(segment.rows))
+            stop = min(last - segment.first_sequence + 1, segment.count)
             for index in range(place, stop):
-                if kinds is None or segment.rows[index][8] & 0xFF in kinds:
+                if kinds is None or segment.kinds[index] in kinds:
                     found.append(segment.make(index, view.origin, factory))
             size += segment.starts[stop] - segment.starts[place]
             sequence = segment.first_sequence + stop
@@ -144,11 +146,11 @@ def read_last(
     following = view.sealed
     if len(found) < count and following:
         for segment in tables.segments(view.origin.number, following - 1, cache, reverse=True):
-            if segment.first_sequence + len(segment.rows) != following:
+            if segment.first_sequence + segment.count != following:
                 break
             following = segment.first_sequence
-            for index in range(len(segment.rows) - 1, -1, -1):
-                if segment.rows[index][8] & 0xFF == kind:
+            for index in range(segment.count - 1, -1, -1):
+                if segment.kinds[index] == kind:
                     found.append(segment.make(index, view.origin, factory))
                     if len(found) == count:
                         break
@@ -162,6 +164,47 @@ def read_last(
     return found
 
 
+class Window(Generic[R]):
+    """A stretch of the global order, decoded as far as segments; events are made when asked for.
+
+    Attributes:
+        first: The first position.
+        count: How many positions it holds.
+    """
+
+    def __init__(self, first: int, factory: Factory[R]) -> None:
+        self.first = first
+        self._factory = factory
+        self._events: list[R] = []  # of the hot log
+        self._pieces: list[_Piece | None] = []  # of segments, one for each position
+        self._sequences: list[int] = []
+
+    @property
+    def count(self) -> int:
+        """How many positions it holds."""
+        return len(self._events) or len(self._pieces)
+
+    def events(self, start: int, stop: int) -> list[R]:
+        """The events from place ``start`` to before ``stop``, places from 0."""
+        if self._events:
+            return self._events[start:stop]
+        factory = self._factory
+        made: list[R] = []
+        for piece, sequence in zip(
+            self._pieces[start:stop], self._sequences[start:stop], strict=True
+        ):
+            assert piece is not None
+            segment = piece.segment
+            made.append(segment.make(sequence - segment.first_sequence, piece.origin, factory))
+        return made
+
+
+@dataclass(slots=True)
+class _Piece:
+    segment: Segment
+    origin: Origin
+
+
 def read_positions(
     tables: ReadTables,
     record: CommitRecord,
@@ -172,16 +215,16 @@ def read_positions(
     factory: Factory[R],
     *,
     bytes_max: int,
-) -> list[R]:
+) -> Window[R]:
     """Events at positions ``first`` … ``last`` (inclusive, ``last`` at most the last position).
 
     Stops early at ``bytes_max`` and at the floor; gives at least one event.
     """
+    window = Window(first, factory)
     if first < record.floor:
-        return _read_sealed(
-            tables, cache, first, min(last, record.floor - 1), origin_of, factory, bytes_max
-        )
-    found: list[R] = []
+        _read_sealed(tables, cache, window, min(last, record.floor - 1), origin_of, bytes_max)
+        return window
+    found = window._events
     size = 0
     for key, value in tables.hot_log(record).read(0, first, last - first + 1):
         verify_record(key, value)
@@ -192,10 +235,10 @@ def read_positions(
         found.append(decode_record(origin, position, value, factory))
         size += len(value)
         if size >= bytes_max:
-            return found
+            return window
     if len(found) != last - first + 1:
         raise CorruptionError("record is missing", where=f"log {first + len(found)}")
-    return found
+    return window
 
 
 class _WindowFull(Exception):
@@ -205,17 +248,17 @@ class _WindowFull(Exception):
 def _read_sealed(
     tables: ReadTables,
     cache: SegmentCache,
-    first: int,
+    window: Window[R],
     last: int,
     origin_of: Callable[[ReadTables, int], Origin],
-    factory: Factory[R],
     bytes_max: int,
-) -> list[R]:
-    """Sealed events in position order; fewer than asked for when they would take too much."""
-    columns = _order_columns(tables, first, last)
+) -> None:
+    """Fill a window with sealed events; fewer than asked for when they would take too much."""
+    columns = _order_columns(tables, window.first, last)
     while True:
         try:
-            return _read_window(tables, cache, first, columns, origin_of, factory, bytes_max)
+            _fill_window(tables, cache, window, columns, origin_of, bytes_max)
+            return
         except _WindowFull:
             columns = columns[: max(1, len(columns) // 2)]
 
@@ -231,82 +274,52 @@ def _order_columns(tables: ReadTables, first: int, last: int) -> Words:
     return np.concatenate(blocks)[skipped : skipped + last - first + 1]
 
 
-def _read_window(
+def _fill_window(
     tables: ReadTables,
     cache: SegmentCache,
-    first: int,
+    window: Window[R],
     columns: Words,
     origin_of: Callable[[ReadTables, int], Origin],
-    factory: Factory[R],
     bytes_max: int,
-) -> list[R]:
+) -> None:
     """Group by session, decode each segment once, and put the events back in order."""
     order = np.lexsort((columns[:, 1], columns[:, 0]))
     numbers = columns[order, 0]
     sequences = columns[order, 1].tolist()
     places = order.tolist()
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
-    found: list[R | None] = [None] * len(places)
+    pieces: list[_Piece | None] = [None] * len(places)
     size = 0
     for start, stop in zip(starts[:-1], starts[1:], strict=True):
-        size += _fill(
-            tables,
-            cache,
-            origin_of(tables, int(numbers[start])),
-            sequences[start:stop],
-            places[start:stop],
-            first,
-            found,
-            factory,
-        )
+        number = int(numbers[start])
+        origin = origin_of(tables, number)
+        done = start
+        for segment in tables.segments(number, sequences[start], cache):
+            if segment.first_sequence > sequences[done]:
+                break
+            piece = _Piece(segment, origin)
+            last = segment.first_sequence + segment.count - 1
+            size += len(segment.tails)
+            begin = done
+            while done < stop and sequences[done] <= last:
+                pieces[places[done]] = piece
+                done += 1
+            _check_place(window.first, segment, sequences[begin], places[begin])
+            _check_place(window.first, segment, sequences[done - 1], places[done - 1])
+            if done == stop:
+                break
         if size > bytes_max and len(places) > 1:
             raise _WindowFull
-    events = [event for event in found if event is not None]
-    if len(events) != len(found):
+    if None in pieces:
         raise CorruptionError(
-            "event is in no segment", where=f"position {first + found.index(None)}"
+            "event is in no segment", where=f"position {window.first + pieces.index(None)}"
         )
-    return events
+    window._pieces = pieces
+    window._sequences = columns[:, 1].tolist()
 
 
-def _fill(
-    tables: ReadTables,
-    cache: SegmentCache,
-    origin: Origin,
-    sequences: list[int],
-    places: list[int],
-    first: int,
-    found: list[R | None],
-    factory: Factory[R],
-) -> int:
-    """Put the events of one session at their places; sequences rise. Gives their bytes."""
-    done = 0
-    size = 0
-    for segment in tables.segments(origin.number, sequences[0], cache):
-        rows = segment.rows
-        starts = segment.starts
-        tails = segment.tails
-        base = segment.first_sequence
-        while done < len(sequences):
-            index = sequences[done] - base
-            if index >= len(rows):
-                break
-            if index < 0:
-                return size
-            words = rows[index]
-            place = places[done]
-            if words[0] != first + place:
-                raise CorruptionError(
-                    "order block and segment disagree", where=f"position {first + place}"
-                )
-            start = starts[index]
-            stop = starts[index + 1]
-            middle = start + (words[8] >> 32)
-            found[place] = factory(
-                origin, sequences[done], words, tails[start:middle], tails[middle:stop]
-            )
-            size += stop - start
-            done += 1
-        if done == len(sequences):
-            break
-    return size
+def _check_place(first: int, segment: Segment, sequence: int, place: int) -> None:
+    """The order block and the segment must mean the same position."""
+    start = (sequence - segment.first_sequence) * HEAD_BYTES
+    if int.from_bytes(segment.heads[start : start + 8], "little") != first + place:
+        raise CorruptionError("order block and segment disagree", where=f"position {first + place}")

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from struct import Struct
@@ -36,10 +36,14 @@ assert HEADER_BYTES == 80
 assert WORDS.size == HEADER.size == HEAD.size + TAIL.size
 KIND_BYTE: Final = 72  # offset of the kind in a stored record
 FLAGS_BYTE: Final = 74  # offset of the flags' two bytes
+HEAD_KIND_BYTE: Final = 64  # offset of the kind in the header alone
+SEQUENCE_BYTE: Final = 16  # offset of the sequence's eight bytes
 RECORDED_BYTE: Final = 32  # offset of the recorded time's eight bytes
 
 MESSAGE: Final = 1  # the kind that is counted as a message
 CONTROL: Final = 64  # kinds from here on are control kinds: no parent, never the head
+
+_PLACE: Final = Struct("<QQ")
 
 NO_PARENT: Final = U64_MAX
 NO_TIME: Final = -(2**63)
@@ -90,85 +94,83 @@ class Origin:
 
 
 class Record:
-    """One event as it is stored; fields are read from the header words when asked for.
+    """One event as it is stored; fields are read from the header when asked for.
 
     Attributes:
         origin: The session.
         sequence: Sequence in the session.
-        words: The nine header words (``columns`` names them); word 0 is the position here.
+        head: The 72 header bytes, with the position in place of the session number and a
+            length in place of the sequence (``columns``). Bytes, because the garbage collector
+            passes over them, where a list of numbers per event would be half of a long read's
+            time.
         extension: CBOR map or nothing.
         payload: The body's bytes.
     """
 
-    __slots__ = ("extension", "origin", "payload", "sequence", "words")
+    __slots__ = ("extension", "head", "origin", "payload", "sequence")
 
     def __init__(
-        self,
-        origin: Origin,
-        sequence: int,
-        words: Sequence[int],
-        extension: bytes,
-        payload: bytes,
+        self, origin: Origin, sequence: int, head: bytes, extension: bytes, payload: bytes
     ) -> None:
         self.origin = origin
         self.sequence = sequence
-        self.words = words
+        self.head = head
         self.extension = extension
         self.payload = payload
 
     @property
     def position(self) -> int:
         """Position in the whole log, from 1."""
-        return self.words[0]
+        return int.from_bytes(self.head[:8], "little")
 
     @property
     def parent_word(self) -> int:
         """Sequence of the parent, or ``NO_PARENT``."""
-        return self.words[2]
+        return int.from_bytes(self.head[16:24], "little")
 
     @property
     def recorded_us(self) -> int:
         """When the store took it, µs since the epoch."""
-        return self.words[3]
+        return int.from_bytes(self.head[24:32], "little")
 
     @property
     def given_us(self) -> int:
         """The time that the caller gave, µs since the epoch, or ``NO_TIME``."""
-        word = self.words[4]
-        return word if word < 2**63 else word - 2**64
+        return int.from_bytes(self.head[32:40], "little", signed=True)
 
     @property
     def branch(self) -> int:
         """Number of the branch."""
-        return self.words[7] & 0xFFFFFFFF
+        return int.from_bytes(self.head[56:60], "little")
 
     @property
     def tokens(self) -> int:
         """Token count; 0 when it was not counted."""
-        return self.words[7] >> 32
+        return int.from_bytes(self.head[60:64], "little")
 
     @property
     def kind_code(self) -> int:
         """Code of the kind."""
-        return self.words[8] & 0xFF
+        return self.head[HEAD_KIND_BYTE]
 
     @property
     def role_code(self) -> int:
         """Code of the role."""
-        return self.words[8] >> 8 & 0xFF
+        return self.head[HEAD_KIND_BYTE + 1]
 
     @property
     def flags(self) -> int:
         """Bits of ``Flag``."""
-        return self.words[8] >> 16 & 0xFFFF
+        return int.from_bytes(self.head[66:68], "little")
 
     def stored(self) -> bytes:
         """The bytes that the hot log holds, or held before the event was sealed."""
-        rest = WORDS.pack(self.origin.number, self.sequence, *self.words[2:])
-        return seal_record(U64.pack(self.words[0]), rest + self.extension + self.payload)
+        place = _PLACE.pack(self.origin.number, self.sequence)
+        rest = place + self.head[16:] + self.extension + self.payload
+        return seal_record(self.head[7::-1], rest)
 
 
-Factory = Callable[[Origin, int, Sequence[int], bytes, bytes], R]
+Factory = Callable[[Origin, int, bytes, bytes, bytes], R]
 
 
 def seal_record(key: bytes, rest: bytes) -> bytes:
@@ -251,15 +253,16 @@ def verify_record(key: bytes, value: bytes) -> None:
         raise CorruptionError("record checksum does not match", where=_where(key))
 
 
-def decode_record(
-    origin: Origin, position: int, value: bytes, factory: Factory[R]
-) -> R:
+def decode_record(origin: Origin, position: int, value: bytes, factory: Factory[R]) -> R:
     """Decode a record whose checksum was checked before."""
-    words = [position, *WORDS.unpack_from(value, CHECKSUM_BYTES)[1:]]
-    stop = HEADER_BYTES + (words[8] >> 32)
+    stop = HEADER_BYTES + int.from_bytes(value[HEADER_BYTES - 4 : HEADER_BYTES], "little")
     if stop > len(value):
         raise CorruptionError("record is shorter than its extension", where=f"log {position}")
-    return factory(origin, words[1], words, value[HEADER_BYTES:stop], value[stop:])
+    sequence = int.from_bytes(value[SEQUENCE_BYTE : SEQUENCE_BYTE + 8], "little")
+    head = (
+        _PLACE.pack(position, len(value) - HEADER_BYTES) + value[SEQUENCE_BYTE + 8 : HEADER_BYTES]
+    )
+    return factory(origin, sequence, head, value[HEADER_BYTES:stop], value[stop:])
 
 
 def _where(key: bytes) -> str:

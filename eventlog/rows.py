@@ -202,7 +202,8 @@ class SessionRow:
             raise CorruptionError("row is too short", where=where)
         details = rest[_SESSION.size :]
         tenant, name, opening = decode_body(details, where=where)
-        return cls(*_SESSION.unpack_from(rest), tenant, name, opening, details)
+        numbers = _SESSION.unpack_from(rest)
+        return cls(*numbers, tenant, name, opening, details)  # type: ignore[call-arg]
 
     def copy(self) -> SessionRow:
         """A row that can be changed without this one changing."""

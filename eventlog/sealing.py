@@ -41,7 +41,6 @@ from eventlog.rows import KeyedResult, SessionRow
 from eventlog.segment import Run, describe_runs, encode_segments
 from eventlog.tables import WriteTables
 
-
 SEALED_TOGETHER = 16  # sessions; about one slice of Python
 
 

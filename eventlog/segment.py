@@ -21,7 +21,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 from xxhash import xxh3_64
@@ -37,7 +37,16 @@ from eventlog.columns import Words
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
-from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, Factory, Origin, R
+from eventlog.record import (
+    CONTROL,
+    HEAD_KIND_BYTE,
+    HEADER,
+    HEADER_BYTES,
+    MESSAGE,
+    Factory,
+    Origin,
+    R,
+)
 
 PREFIX: Final = Struct("<BBBBIQQQQQQIIQ")
 CHECKSUM_BYTES: Final = 8
@@ -46,6 +55,9 @@ VERSION: Final = 1
 RAW: Final = 0
 ZSTD: Final = 1
 LEVEL: Final = 3
+HEAD_BYTES: Final = HEADER.size
+EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
+_NO_EXTENSION: Final = bytes(4)
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
 
@@ -93,35 +105,40 @@ class Segment:
 
     Attributes:
         first_sequence: Sequence of the first record.
-        rows: The header words of each record, see ``columns``.
+        heads: The header bytes of all records, 72 each, see ``columns``.
+        kinds: The kind's code of each record.
         tails: Extension plus body of all records, joined.
-        starts: Where each tail starts; one longer than ``rows``.
+        starts: Where each tail starts; one longer than ``kinds``.
     """
 
     first_sequence: int
     prefix: SegmentPrefix
-    rows: list[list[int]]
+    heads: bytes
+    kinds: bytes
     tails: bytes
     starts: list[int]
 
     @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.kinds)
+
+    @property
     def memory_bytes(self) -> int:
         """About what this takes in memory."""
-        return len(self.tails) + 600 * len(self.rows) + 500
+        return len(self.tails) + 112 * len(self.kinds) + 700
 
     def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
         """The record at an index from 0."""
-        words = self.rows[index]
+        head = self.heads[index * HEAD_BYTES : index * HEAD_BYTES + HEAD_BYTES]
         start = self.starts[index]
-        middle = start + (words[columns.KIND_TO_EXTENSION] >> 32)
+        stop = self.starts[index + 1]
         tails = self.tails
-        return factory(
-            origin,
-            self.first_sequence + index,
-            words,
-            tails[start:middle],
-            tails[middle : self.starts[index + 1]],
-        )
+        sequence = self.first_sequence + index
+        if head[EXTENSION_BYTE:] == _NO_EXTENSION:
+            return factory(origin, sequence, head, b"", tails[start:stop])
+        middle = start + int.from_bytes(head[EXTENSION_BYTE:], "little")
+        return factory(origin, sequence, head, tails[start:middle], tails[middle:stop])
 
 
 @dataclass(slots=True)
@@ -191,7 +208,10 @@ def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, byte
     recorded = words[:, columns.RECORDED].tolist()
     contents = [
         b"".join(
-            [columns.shuffle(changed[start:stop]), *[record[HEADER_BYTES:] for record in run.records]]
+            [
+                columns.shuffle(changed[start:stop]),
+                *[record[HEADER_BYTES:] for record in run.records],
+            ]
         )
         for run, start, stop in zip(runs, starts[:-1], starts[1:], strict=True)
     ]
@@ -232,7 +252,8 @@ def _compressed(contents: list[bytes]) -> list[bytes]:
     """Compress each; in one call where the library can, so that the GIL is given up once."""
     compressor = _contexts.compressor
     if len(contents) > 1 and hasattr(compressor, "multi_compress_to_buffer"):
-        return [bytes(frame) for frame in compressor.multi_compress_to_buffer(contents)]
+        frames = compressor.multi_compress_to_buffer(cast("list[Any]", contents))
+        return [frames[number].tobytes() for number in range(len(frames))]
     return [compressor.compress(content) for content in contents]
 
 
@@ -252,15 +273,17 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
     last_sequence = PAIR.unpack(key)[1]
     heads = prefix.count * columns.WORDS * 8
     words = columns.decode_words(memoryview(content)[:heads], prefix.count)
-    starts = [0]
-    total = 0
-    for tail_bytes in words[:, columns.TAIL_BYTES].tolist():
-        total += tail_bytes
-        starts.append(total)
-    if heads + total != len(content):
+    ends = np.add.accumulate(words[:, columns.TAIL_BYTES])
+    if heads + int(ends[-1]) != len(content):
         raise CorruptionError("segment lengths do not add up", where=where)
+    stored = words.tobytes()
     return Segment(
-        last_sequence - prefix.count + 1, prefix, words.tolist(), content[heads:], starts
+        last_sequence - prefix.count + 1,
+        prefix,
+        stored,
+        stored[HEAD_KIND_BYTE::HEAD_BYTES],
+        content[heads:],
+        [0, *ends.tolist()],
     )
 
 

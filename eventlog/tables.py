@@ -8,9 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
-
-import lmdb
+from typing import TYPE_CHECKING, Any, Final
 
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
@@ -32,6 +30,9 @@ from eventlog.rows import (
 )
 from eventlog.segment import Segment, SegmentPrefix, decode_segment
 
+if TYPE_CHECKING:
+    import lmdb
+
 TABLES: Final = (
     "commit",  # the commit record, the options
     *HOT_NAMES,  # position -> hot record
@@ -49,7 +50,7 @@ TABLES: Final = (
 class ReadTables:
     """Reads within one transaction."""
 
-    def __init__(self, transaction: lmdb.Transaction, tables: Mapping[str, Any]) -> None:
+    def __init__(self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any]) -> None:
         self.transaction = transaction
         self.tables = tables
 
@@ -125,9 +126,7 @@ class ReadTables:
             raise CorruptionError("is missing", where=f"order block {block}")
         return decode_block(U64.pack(block), value)
 
-    def hot_event(
-        self, log: HotLog, position: int, origin: Origin, factory: Factory[R]
-    ) -> R:
+    def hot_event(self, log: HotLog, position: int, origin: Origin, factory: Factory[R]) -> R:
         """A hot record by position, checked."""
         value = log.get(position)
         if value is None:
@@ -207,7 +206,7 @@ class WriteTables(ReadTables):
 
     def __init__(
         self,
-        transaction: lmdb.Transaction,
+        transaction: lmdb.Transaction[bytes],
         tables: Mapping[str, Any],
         id_runs: IdRuns,
     ) -> None:
@@ -227,9 +226,7 @@ class WriteTables(ReadTables):
 
     def put_options(self, encoded: bytes) -> None:
         """Store the options."""
-        self.transaction.put(
-            OPTIONS_KEY, protect(OPTIONS_KEY, encoded), db=self.tables["commit"]
-        )
+        self.transaction.put(OPTIONS_KEY, protect(OPTIONS_KEY, encoded), db=self.tables["commit"])
 
     def put_name(self, tenant: str, session: str, number: int) -> None:
         """Give a number its name."""

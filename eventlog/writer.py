@@ -175,7 +175,7 @@ class Writer:
         self.quota_bytes = quota_bytes
         self.lock_deadline_ms = lock_deadline_ms
         self.on_refused: Callable[[list[tuple[Ack, TurnlogError]]], None] | None = None
-        self.on_commit: Callable[[], None] = _nothing
+        self.on_commit: Callable[[], None] = nothing
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
@@ -260,7 +260,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._drive()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait
             self._die(error)
 
     def _die(self, error: BaseException) -> None:
@@ -307,6 +307,8 @@ class Writer:
             return
         if self.machine.suspect:
             wait_s = max(0.0, (self.machine.retry_us - now_us) / 1e6)
+        elif self.machine.overdue:
+            wait_s = max(0.0, (self.machine.tidy_us - now_us) / 1e6)
         try:
             self._gate.get(timeout=wait_s)
         except Empty:
@@ -365,6 +367,7 @@ class Writer:
                 raise
             return False
         fp("commit.after_commit")
+        self._slice_us = CLOCK.monotonic_us()  # a commit lets the GIL go
         self._succeeded(work)
         return not work.is_empty
 
@@ -373,10 +376,12 @@ class Writer:
         index = self.index
         fp("catchup.after_begin")
         record = tables.commit_record()
-        self.catch_up(tables, record)
+        self.catch_up(tables, record, pause=self.pause)
         if batch and index.damaged:
             position, reason = next(iter(index.damaged.items()))
-            raise CorruptionError(f"hot record cannot be trusted: {reason}", where=f"log {position}")
+            raise CorruptionError(
+                f"hot record cannot be trusted: {reason}", where=f"log {position}"
+            )
         self._check_quota(tables, batch)
         plan = Plan(
             first=record.last_position + 1,
@@ -412,9 +417,7 @@ class Writer:
             merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
             self._ids_pending = merged > 0
         fp("commit.after_puts")
-        is_empty = not (
-            plan.records or sealing.rows or sealing.cuts or sealing.removed or merged
-        )
+        is_empty = not (plan.records or sealing.rows or sealing.cuts or sealing.removed or merged)
         if is_empty:
             return _Work(plan, sealing, record, is_empty=True)
         tables_record = replace(
@@ -435,7 +438,9 @@ class Writer:
         tables.put_commit_record(tables_record)
         return _Work(plan, sealing, tables_record, is_empty=False)
 
-    def catch_up(self, tables: ReadTables, record: CommitRecord) -> None:
+    def catch_up(
+        self, tables: ReadTables, record: CommitRecord, *, pause: Callable[[], None]
+    ) -> None:
         """Bring the loose index up to what a transaction sees."""
         index = self.index
         if index.transaction == record.transaction:
@@ -446,7 +451,7 @@ class Writer:
             lambda first: log.read(PARTITION, first, record.last_position - first + 1),
             tables.load_row,
             self.secrets.id_hash(tables),
-            self.pause,
+            pause,
         )
 
     def _check_quota(self, tables: WriteTables, batch: list[Ack]) -> None:
@@ -456,9 +461,7 @@ class Writer:
             return
         used = self.environment.used_bytes(tables.transaction)
         if used >= self.quota_bytes:
-            raise QuotaExceededError(
-                f"the store uses {used:,} of {self.quota_bytes:,} bytes"
-            )
+            raise QuotaExceededError(f"the store uses {used:,} of {self.quota_bytes:,} bytes")
 
     # Outcomes
 
@@ -605,5 +608,5 @@ def _as_ours(error: BaseException) -> TurnlogError:
     return failure
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """A pause that is none: for threads of callers, who chose to wait."""

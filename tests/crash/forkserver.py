@@ -100,11 +100,17 @@ class ForkServer:
         self._output: IO[bytes] = self._process.stdout
         self._rest = b""
         self._children: dict[int, Child] = {}
-        self._answers: list[int] = []
+        self._started: list[Child] = []
+        self._log = Path(os.devnull)
         self._count = 0
 
     def start(
-        self, work: Callable[..., object], folder: Path, *, gate: Path | None = None, **arguments: Any
+        self,
+        work: Callable[..., object],
+        folder: Path,
+        *,
+        gate: Path | None = None,
+        **arguments: Any,
     ) -> Child:
         """Run a function of a module in a new process.
 
@@ -115,20 +121,18 @@ class ForkServer:
             arguments: Plain data and paths, for the function.
         """
         self._count += 1
-        log = folder / f"child{self._count}.log"
+        self._log = folder / f"child{self._count}.log"
         self.request(
             work=f"{work.__module__}:{work.__name__}",
             arguments={name: _plain(value) for name, value in arguments.items()},
-            log=str(log),
+            log=str(self._log),
             gate=None if gate is None else str(gate),
         )
         end = time.monotonic() + WAIT_S
-        while not self._answers:
+        while not self._started:
             self.pump(max(0.0, end - time.monotonic()))
             assert time.monotonic() < end, "the fork server does not answer"
-        child = Child(self, self._answers.pop(), log)
-        self._children[child.pid] = child
-        return child
+        return self._started.pop()
 
     def request(self, **fields: Any) -> None:
         """Send one line to the server."""
@@ -148,10 +152,9 @@ class ForkServer:
             if "status" in answer:
                 self._children.pop(answer["pid"]).status = answer["status"]
             else:
-                # Known before it can end: an exit may be told in the same piece.
-                pid = answer["pid"]
-                self._answers.append(pid)
-                self._children.setdefault(pid, Child(self, pid, Path(os.devnull)))
+                child = Child(self, answer["pid"], self._log)
+                self._children[child.pid] = child
+                self._started.append(child)
 
     def end_children(self) -> None:
         """Kill all that still runs, and wait for it."""

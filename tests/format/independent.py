@@ -345,9 +345,7 @@ class Reader:
             key: int.from_bytes(checked(key, value), "big") for key, value in self.rows(b"name")
         }
         self.keys = {
-            (int.from_bytes(key[:8], "big"), key[8:]): struct.unpack(
-                "<16sQQQ", checked(key, value)
-            )
+            (int.from_bytes(key[:8], "big"), key[8:]): struct.unpack("<16sQQQ", checked(key, value))
             for key, value in self.rows(b"key")
         }
         self.activity = {
@@ -467,7 +465,9 @@ def append(folder: Path, tenant: str, session: str, body: Any, recorded_us: int)
         environment = lmdb.open(str(folder), max_dbs=64, map_size=1 << 30, lib_version=0)
         try:
             with environment.begin(write=True) as txn:
-                position = _append(environment, txn, known, found, tenant, session, body, recorded_us)
+                position = _append(
+                    environment, txn, known, found, tenant, session, body, recorded_us
+                )
             data = folder / "data.mdb"
             in_use = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
             if data.stat().st_size < in_use:

@@ -37,9 +37,7 @@ integers = st.one_of(
         + [INT_MAX, -24, -25, -256, -257, -(2**32), -(2**32) - 1, INT_MIN]
     ),
 )
-scalars = st.one_of(
-    st.none(), st.booleans(), integers, floats, texts, st.binary(max_size=12)
-)
+scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, st.binary(max_size=12))
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),

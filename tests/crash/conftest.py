@@ -1,0 +1,101 @@
+"""Fixtures of the crash tests: processes that end with the test, and a watchdog."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.crash.forkserver import ForkServer
+
+HANG_S = 30
+
+
+class Hang(Exception):
+    """A step of a test took longer than anything in a store may take."""
+
+
+class Watchdog:
+    """Raises ``Hang`` in the main thread unless it is fed in time."""
+
+    def feed(self) -> None:
+        """Begin the next step."""
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+
+    def stop(self) -> None:
+        """No more steps."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    """Fed once when the test begins; a test of many steps feeds it at each."""
+
+    def bark(number: int, frame: FrameType | None) -> None:
+        raise Hang(f"nothing happened for {HANG_S} s")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    dog = Watchdog()
+    dog.feed()
+    yield dog
+    dog.stop()
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """One server for the whole run."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def forks(fork_server: ForkServer) -> Iterator[ForkServer]:
+    """Starts processes; those that still run when the test ends are killed."""
+    yield fork_server
+    fork_server.end_children()
+
+
+@pytest.fixture
+def strace() -> str:
+    """The strace command."""
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("there is no strace")
+    return found
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts something; unmounted when the test ends."""
+    import subprocess
+
+    points: list[Path] = []
+
+    def mount(*arguments: str) -> Path:
+        point = tmp_path / f"mount{len(points)}"
+        point.mkdir()
+        command = ["mount", *arguments, str(point)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("there is no mount command")
+        if done.returncode != 0:
+            pytest.skip(f"cannot mount: {done.stderr.strip()}")
+        points.append(point)
+        return point
+
+    yield mount
+    for point in reversed(points):
+        subprocess.run(["umount", str(point)], check=True)
+
+
+@pytest.fixture
+def crash_seed() -> int:
+    """What the random part of a crash test begins with."""
+    return 20_250_601
