@@ -61,7 +61,7 @@ class Event(Record):
         """The body, equal to what was appended, type for type."""
         if self._body is _UNREAD:
             fixes = self.marks.get(Extension.BODY_FIXES) if self.extension else None
-            self._body = decode_body(self.payload, fixes, where=f"position {self.position}")
+            self._body = decode_body(self.payload, fixes, where=self)
         return self._body
 
     @property
@@ -152,6 +152,9 @@ class Event(Record):
 
     def __hash__(self) -> int:
         return hash((self.origin.number, self.sequence))
+
+    def __str__(self) -> str:
+        return f"position {self.position}"
 
     def __repr__(self) -> str:
         return (

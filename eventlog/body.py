@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -67,22 +68,16 @@ def encode_body(
         InvalidMessageError: A value, key or type that cannot be stored, with its path.
         LimitExceededError: Too deep or too large, with its path.
     """
-    if type(value) is dict:
-        size = 0
-        for key, item in value.items():
-            if type(key) is not str or type(item) is not str:
-                break
-            size += len(key) + len(item)
+    size = _plain_size(value, 0)
+    if 0 <= size <= bytes_max:
+        try:
+            data: bytes = _encoders.plain(value)
+        except UnicodeEncodeError:
+            pass  # a lone surrogate: the careful way below keeps it
         else:
-            if size <= bytes_max:
-                try:
-                    data: bytes = _encoders.plain(value)
-                except UnicodeEncodeError:
-                    pass  # a lone surrogate: the careful way below keeps it
-                else:
-                    if len(data) > bytes_max:
-                        raise _too_large(root, len(data), bytes_max)
-                    return data, None
+            if len(data) > bytes_max:
+                raise _too_large(root, len(data), bytes_max)
+            return data, None
     size = _measure(value, root, bytes_max)
     if size > bytes_max:
         raise _too_large(root, size, bytes_max)
@@ -120,8 +115,8 @@ def _is_canonical(value: dict[Any, Any]) -> bool:
     return True
 
 
-def decode_body(data: bytes, fixes: Fixes | None = None, *, where: str = "body") -> Any:
-    """Decode what ``encode_body`` gave.
+def decode_body(data: bytes, fixes: Fixes | None = None, *, where: object = "body") -> Any:
+    """Decode what ``encode_body`` gave; ``where`` is asked for its text only in an error.
 
     Raises:
         CorruptionError: The bytes are not CBOR of plain data, or a fix leads nowhere.
@@ -130,7 +125,48 @@ def decode_body(data: bytes, fixes: Fixes | None = None, *, where: str = "body")
         value = loads(data)
         return value if fixes is None else _unfixed(value, fixes)
     except (CBORDecodeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptionError(f"body does not decode: {error}", where=where) from error
+        raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
+
+
+def _plain_size(value: object, depth: int) -> int:
+    """A lower bound of the encoded size; -1 for anything that needs a closer look.
+
+    The quick way for what is nearly always given: one call per container, none per value.
+    """
+    if depth == DEPTH_MAX:
+        return -1
+    size = 0
+    items: Iterable[object]
+    if type(value) is dict:
+        items = value.values()
+        for key in value:
+            if type(key) is not str:
+                return -1
+            size += len(key)
+    elif type(value) is list:
+        items = value
+    else:
+        return -1
+    for item in items:
+        kind = type(item)
+        if kind is str:
+            size += len(item)
+        elif kind is dict or kind is list:
+            inner = _plain_size(item, depth + 1)
+            if inner < 0:
+                return -1
+            size += inner
+        elif kind is int:
+            if not INT_MIN <= item <= INT_MAX:
+                return -1
+        elif kind is bytes:
+            size += len(item)
+        elif kind is float:
+            if item != item:
+                return -1
+        elif item is not None and kind is not bool:
+            return -1
+    return size
 
 
 def _too_large(path: str, actual: int, limit: int) -> LimitExceededError:

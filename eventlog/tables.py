@@ -7,7 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog.errors import CorruptionError
@@ -154,7 +155,7 @@ class ReadTables:
                     raise CorruptionError("key has another size", where=f"segment {key.hex()}")
                 if PAIR.unpack(key)[0] != number:
                     break
-                yield cache.load(key, cursor.value)
+                yield cache.load(key, cursor.value())
                 found = cursor.prev() if reverse else cursor.next()
         finally:
             cursor.close()
@@ -309,30 +310,28 @@ class SegmentCache:
         self.bytes_max = bytes_max
         self.byte_count = 0
         self._lock = lock
-        self._kept: dict[bytes, tuple[bytes, Segment]] = {}
+        self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
 
-    def load(self, key: bytes, read: Callable[[], bytes]) -> Segment:
-        """The decoded segment; ``read`` gives its stored bytes, which tell whether it changed."""
-        value = read()
-        with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                if kept[0] == value[:8]:
-                    self._kept[key] = kept
-                    return kept[1]
-                self.byte_count -= kept[1].memory_bytes
+    def load(self, key: bytes, value: bytes) -> Segment:
+        """The decoded segment of a stored value, whose checksum tells whether it changed."""
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == value[:8]:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+            return kept[1]
         segment = decode_segment(key, value)
         size = segment.memory_bytes
         if size * 4 > self.bytes_max:
             return segment
         with self._lock:
-            if key in self._kept:
-                return segment
-            self._kept[key] = (value[:8], segment)
+            old = self._kept.pop(key, None)
+            if old is not None:
+                self.byte_count -= old[2]
+            self._kept[key] = (value[:8], segment, size)
             self.byte_count += size
             while self.byte_count > self.bytes_max:
-                oldest = next(iter(self._kept))
-                self.byte_count -= self._kept.pop(oldest)[1].memory_bytes
+                self.byte_count -= self._kept.popitem(last=False)[1][2]
         return segment
 
     def clear(self) -> None:

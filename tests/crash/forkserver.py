@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = ("tests.crash.workload", "tests.crash.reader", "tests.crash.oracle", "tests.crash.driver")
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
-WAIT_S = 30.0
+WAIT_S = 20.0
 
 
 class Child:
@@ -117,7 +117,6 @@ class ForkServer:
         Args:
             work: A function at the top of a module of ``MODULES``.
             folder: Where its log goes.
-            gate: A FIFO; the process waits there for a byte before it begins.
             arguments: Plain data and paths, for the function.
         """
         self._count += 1
@@ -126,7 +125,6 @@ class ForkServer:
             work=f"{work.__module__}:{work.__name__}",
             arguments={name: _plain(value) for name, value in arguments.items()},
             log=str(self._log),
-            gate=None if gate is None else str(gate),
         )
         end = time.monotonic() + WAIT_S
         while not self._started:
@@ -249,9 +247,6 @@ def _work(request: dict[str, Any], prctl: Any) -> None:
             os.dup2(source, descriptor)
         module, name = request["work"].split(":")
         work = getattr(sys.modules[module], name)
-        if request["gate"] is not None:
-            gate = os.open(request["gate"], os.O_RDWR)
-            os.read(gate, 1)
         work(**request["arguments"])
         code = 0
     except BaseException:  # noqa: BLE001  told in the log and by the exit status

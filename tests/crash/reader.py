@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+import traceback
 from collections import defaultdict
 from random import Random
 from typing import Any
@@ -9,13 +13,13 @@ from typing import Any
 from engine import Store
 from engine.events import Event
 from tests.crash.journal import Journal
-from tests.crash.workload import Name, body_of, session_of
+from tests.crash.workload import Name, body_of, session_of, write
 
 
 class Seen:
     """What one reader has seen of the store, and every look at it again."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal | None) -> None:
         self._journal = journal
         self.checksums: list[bytes] = []
         self.sessions: dict[Name, list[bytes]] = defaultdict(list)
@@ -41,7 +45,7 @@ class Seen:
 
     def note(self) -> None:
         """Tell the journal of the newest event, which must still be there after any kill."""
-        if self.checksums:
+        if self.checksums and self._journal is not None:
             self._journal.write(saw=len(self.checksums), sum=self.checksums[-1].hex())
 
     def look_ahead(self, store: Store) -> None:
@@ -54,6 +58,12 @@ class Seen:
         body = None if self._last is None else self._last.body
         assert body is None or body["place"] + 1 == body["count"], f"half an append: {self._last}"
         self.note()
+
+    def look(self, store: Store, random: Random) -> None:
+        """All that is new, and something of what is known."""
+        self.look_ahead(store)
+        random.choice((self.look_back, self.look_at_session, self.look_at_list))(store, random)
+        assert store.health()["ok"], store.health()
 
     def look_back(self, store: Store, random: Random) -> None:
         """Some of what is known once more, by position."""
@@ -129,11 +139,7 @@ def read(path: str, journal: str, seed: int, count: int | None = None) -> None:
         with Store.open(path, create=False, read_only=random.random() < 0.5) as store:
             for _ in range(random.randint(20, 200)):
                 done += 1
-                seen.look_ahead(store)
-                random.choice((seen.look_back, seen.look_at_session, seen.look_at_list))(
-                    store, random
-                )
-                assert store.health()["ok"], store.health()
+                seen.look(store, random)
 
 
 def follow(path: str, journal: str, seed: int, count: int | None = None) -> None:
@@ -157,3 +163,29 @@ def follow(path: str, journal: str, seed: int, count: int | None = None) -> None
                 seen.note()
             if event.position == count:
                 break
+
+
+def write_and_look(path: str, seed: int, **options: Any) -> None:
+    """A writer process that also reads: its own commits and those of others, beside its writer.
+
+    Args:
+        path: The store.
+        seed: Decides what it appends and looks at.
+        options: As for ``write``.
+    """
+
+    def look() -> None:
+        random = Random(f"thread {seed}")
+        seen = Seen(None)
+        try:
+            with Store.open(path, create=False) as store:
+                while True:
+                    seen.look(store, random)
+        except BaseException:  # noqa: BLE001  ends the process, so that it is noticed
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    with Store.open(path):
+        threading.Thread(target=look, daemon=True).start()
+        write(path, seed=seed, **options)

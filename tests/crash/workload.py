@@ -8,6 +8,7 @@ if the operation has an idempotency key or ids.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,8 +74,9 @@ class Operation:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether submitting it again stores it once."""
-        return (self.key is not None or self.named) and not self.clash
+        """Whether submitting it again stores it once; a key is looked at before the head, ids after."""
+        unconditional = self.shares[0].expected_head is None
+        return not self.clash and (self.key is not None or (self.named and unconditional))
 
     def kinds(self) -> Iterator[tuple[Name, str]]:
         """Session and kind of each event, in order."""
@@ -211,7 +213,7 @@ class Recorder:
         self.waiting.append((operation, ack))
         return ack
 
-    def settle(self, outstanding: int = 0, timeout: float = 25.0) -> list[TurnlogError]:
+    def settle(self, outstanding: int = 0, timeout: float = 15.0) -> list[TurnlogError]:
         """Wait until at most so many are open, oldest first; the errors of the refused."""
         errors = []
         while len(self.waiting) > outstanding:
@@ -336,6 +338,7 @@ def write(
     frequency: int | None = None,
     depth: int = 6,
     batch_max: int = 40,
+    pace_us: int = 0,
     count: int | None = None,
 ) -> None:
     """A writer process: append for ever, or ``count`` operations.
@@ -350,6 +353,7 @@ def write(
             writer then seals and cuts all the time.
         depth: At most so many open appends.
         batch_max: Messages of the largest batch.
+        pace_us: µs to do nothing after each, so that stores stay small enough to be judged often.
         count: Operations to do, None for no end.
     """
     notes = Journal(journal)
@@ -368,6 +372,8 @@ def write(
             done += 1
             recorder.submit(mix.next(store), wait=20.0)
             _only_conflicts(recorder.settle(random.randint(0, depth)))
+            if pace_us:
+                time.sleep(pace_us / 1e6)
         _only_conflicts(recorder.settle())
     notes.write(closed=True)
 

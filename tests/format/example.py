@@ -19,7 +19,15 @@ from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.order import next_link
 from eventlog.place import encode_marker
 from eventlog.record import decode_record
-from eventlog.rows import COMMIT_KEY, NO_LINK, CommitRecord, KeyedResult, TenantRow, protect
+from eventlog.rows import (
+    COMMIT_KEY,
+    NO_LINK,
+    CommitRecord,
+    KeyedResult,
+    SessionRow,
+    TenantRow,
+    protect,
+)
 from eventlog.segment import PREFIX_BYTES, Run, SegmentPrefix, encode_segment
 from tests.format.independent import inflate
 from tests.format.memory import SECRET, START_US, STEP_US, Ledger, append
@@ -172,9 +180,10 @@ def generate() -> str:
 def _story() -> list[str]:
     return [
         "The tenant `acme` has the secret `000102…1f` (32 bytes, random in a real store). Its",
-        f"session `call-42` is created for the user `u7` by the first of two appends at {START_US}",
-        f"µs, which go into one commit; a third follows {STEP_US:,} µs later. The first carries the",
-        "idempotency key `req-1`; the second the id `m-2`, a given time and a token count.",
+        "session `call-42` is created for the user `u7` by the first of two appends at",
+        f"{START_US} µs, which go into one commit; a third follows {STEP_US:,} µs later.",
+        "The first carries the idempotency key `req-1`; the second the id `m-2`, a given time and",
+        "a token count.",
         "",
         "`turnlog.json`, with a store id of zeros:",
         "",
@@ -252,7 +261,8 @@ def _commit_record(before: CommitRecord, link: bytes) -> list[str]:
         previous=before.encode()[:8],
     )
     found = [
-        f"The commit record of the second commit, LMDB's transaction 3, on a file of {before.file_bytes:,} bytes:"
+        "The commit record of the second commit, LMDB's transaction 3, on a file of "
+        f"{before.file_bytes:,} bytes:"
     ]
     return [*found, "", *row("commit", COMMIT_KEY, '"record"', record.encode(), COMMIT)]
 

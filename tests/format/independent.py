@@ -98,6 +98,61 @@ def unfix(value: Any, fixes: list[list[Any]] | None) -> Any:
     return box[0]
 
 
+def cbor_head(major: int, number: int) -> bytes:
+    """The shortest head of a CBOR item."""
+    if number < 24:
+        return bytes([major << 5 | number])
+    for info, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if number < 1 << 8 * size:
+            return bytes([major << 5 | info]) + number.to_bytes(size, "big")
+    raise Damage(f"{number} is too large")
+
+
+def canonical(value: Any) -> bytes:
+    """A decoded body in canonical form (section 13)."""
+    if value is None or value is True or value is False:
+        return {None: b"\xf6", True: b"\xf5", False: b"\xf4"}[value]
+    if isinstance(value, int):
+        return cbor_head(0, value) if value >= 0 else cbor_head(1, -1 - value)
+    if isinstance(value, float):
+        if value != value:
+            return bytes.fromhex("f97e00")
+        for info, form in ((0xF9, ">e"), (0xFA, ">f"), (0xFB, ">d")):
+            try:
+                packed = struct.pack(form, value)
+            except OverflowError:
+                continue
+            if struct.unpack(form, packed)[0] == value:
+                return bytes([info]) + packed
+    if isinstance(value, bytes):
+        return cbor_head(2, len(value)) + value
+    if isinstance(value, str):
+        return cbor_head(3, len(value.encode())) + value.encode()
+    if isinstance(value, list):
+        return cbor_head(4, len(value)) + b"".join(map(canonical, value))
+    pairs = sorted(
+        [(canonical(key), canonical(item)) for key, item in value.items()],
+        key=lambda pair: (len(pair[0]), pair[0]),
+    )
+    return cbor_head(5, len(pairs)) + b"".join([key + item for key, item in pairs])
+
+
+def fingerprint(*records: bytes) -> bytes:
+    """The content fingerprint of an append, from its stored records (section 13)."""
+    digest = blake2b(digest_size=32)
+    for stored in records:
+        fields = list(struct.unpack_from("<qQQIIBBHI", stored, 40))
+        marks = cbor2.loads(stored[80 : 80 + fields[8]]) if fields[8] else {}
+        kept = {key: marks[key] for key in sorted(marks) if key not in (2, 3, 4, 10)}
+        body = canonical(cbor2.loads(stored[80 + fields[8] :]))
+        extension = cbor2.dumps(kept) if kept else b""
+        fields[7] &= ~(2 | 4 | 32)
+        fields[8] = len(extension)
+        for part in (struct.pack("<qQQIIBBHI", *fields), extension, body):
+            digest.update(be(len(part)) + part)
+    return digest.digest()
+
+
 @dataclass
 class Session:
     """A session's row, and its events as stored records."""
@@ -430,6 +485,22 @@ class Reader:
         return self.keys.get((session.number, digest))
 
 
+def slot_of_this_process() -> bytes:
+    """A slot of a lock file, with what is easily known."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    namespace = Path("/proc/self/ns/pid")
+    owner = {
+        "pid": os.getpid(),
+        "start": 0,
+        "started_us": 0,
+        "boot": boot.read_text().strip() if boot.exists() else "",
+        "namespace": namespace.stat().st_ino if namespace.exists() else 0,
+        "host": os.uname().nodename,
+        "command": "another implementation",
+    }
+    return json.dumps(owner).encode("ascii").ljust(511) + b"\n"
+
+
 @dataclass
 class Lock:
     """The locks of a process that writes."""
@@ -447,9 +518,12 @@ class Lock:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             self.descriptors.append(descriptor)
         fcntl.flock(self.descriptors[1], fcntl.LOCK_UN)
+        for descriptor in (self.descriptors[0], self.descriptors[2]):
+            os.pwrite(descriptor, slot_of_this_process(), 0)
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.pwrite(self.descriptors[0], b" " * 511 + b"\n", 0)
         for descriptor in self.descriptors:
             os.close(descriptor)
 
@@ -495,7 +569,7 @@ def _append(
 
     before = txn.get(b"record", db=table(b"commit"))
     fields = list(COMMIT.unpack(before))
-    position = fields[1] + 1
+    position: int = fields[1] + 1
     recorded_us = max(recorded_us, fields[8])
     if found is None:
         fields[5] += 1  # session numbers handed out

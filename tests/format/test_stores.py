@@ -122,6 +122,18 @@ def test_ids_and_keys_lie_where_the_document_says(folder: Path) -> None:
     loose = reader.find_key(alice, "alice-32")
     assert loose is not None
     assert loose[1:3] == (33, 33)
+    hard = reader.find("été", "bob")
+    assert hard is not None
+    for session, key, count in ((whole, "whole-8", FREQUENCY), (alice, "alice-32", 1)):
+        stands = reader.find_key(session, key)
+        assert stands is not None
+        content = independent.fingerprint(*session.records[stands[1] : stands[1] + count])
+        secret = reader.secrets[session.tenant_number]
+        assert independent.keyed(secret, b"turnlog-body", content) == stands[0]
+    stands = reader.find_key(hard, "hard-key")
+    assert stands is not None
+    content = independent.fingerprint(hard.records[0])
+    assert independent.keyed(reader.secrets[3], b"turnlog-body", content) == stands[0]
 
 
 def test_retries_across_releases_are_found(folder: Path) -> None:

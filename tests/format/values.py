@@ -33,8 +33,10 @@ floats = st.one_of(
 integers = st.one_of(
     st.integers(INT_MIN, INT_MAX),
     st.sampled_from(
-        [0, -1, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1, 2**63]
-        + [INT_MAX, -24, -25, -256, -257, -(2**32), -(2**32) - 1, INT_MIN]
+        [
+            *(0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1, 2**63, INT_MAX),
+            *(-1, -24, -25, -256, -257, -(2**32), -(2**32) - 1, INT_MIN),
+        ]
     ),
 )
 scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, st.binary(max_size=12))

@@ -1,0 +1,202 @@
+"""One operation on a store in a process of its own, with a fault somewhere in it.
+
+The process journals what it submits and what it is told, like a writer of a kill loop, and goes on
+after an error as a program would: it opens the store again when opening failed or when the writer
+is gone, and in the end one more append must be acknowledged.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable
+
+from engine import Store
+from eventlog.errors import TurnlogError
+from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
+from eventlog.raw import DATA_FILE
+from tests.crash.journal import Journal
+from tests.crash.workload import Operation, Recorder, Share, session_of, unsettled
+
+OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
+SESSIONS = [("", "one"), ("", "two"), ("acme", "one"), ("acme", "three")]
+CUT_FREQUENCY = 4_096  # nothing is sealed by itself while a store to be cut is prepared
+
+ERRORS: dict[str, BaseException] = {
+    "io": OSError(errno.EIO, os.strerror(errno.EIO)),
+    "bug": RuntimeError("a bug"),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
+def prepare(path: str, journal: str, operation: str) -> None:
+    """Make a store on which ``operation`` does its work at once; it is closed afterwards."""
+    frequency = CUT_FREQUENCY if operation == "cut" else None
+    with Store.open(path, snapshot_frequency=frequency) as store:
+        recorder = Recorder(store, Journal(journal))
+        if operation in ("append", "full", "read"):
+            recorder.do(Operation("before", "many", (Share(SESSIONS[0], 3),), key="k", named=True))
+        elif operation == "roll up":
+            for number, name in enumerate(SESSIONS):
+                recorder.do(
+                    Operation(f"before {number}", "many", (Share(name, 24),), f"k{number}", True)
+                )
+        elif operation == "cut":
+            for number in range(22):
+                name = SESSIONS[number % len(SESSIONS)]
+                recorder.do(
+                    Operation(f"before {number}", "many", (Share(name, 100),), f"k{number}", True)
+                )
+
+
+def _append(recorder: Recorder) -> None:
+    """One of each way to append, together and alone."""
+    one, two, three, new = SESSIONS[0], SESSIONS[1], SESSIONS[2], ("acme", "new")
+    recorder.submit(Operation("first", "append", (Share(one, 1),)))
+    recorder.submit(Operation("keyed", "many", (Share(two, 3),), key="key", named=True))
+    recorder.settle()
+    recorder.submit(Operation("created", "create", (Share(new, 0),)))
+    recorder.submit(Operation("batch", "batch", (Share(three, 2, 1), Share(new, 1))))
+    recorder.submit(Operation("keyed", "many", (Share(two, 3),), key="key", named=True))
+    recorder.submit(Operation("clash", "append", (Share(two, 1),), key="key", clash=True))
+    recorder.settle()
+    recorder.do(Operation("long", "many", (Share(one, 200),)))
+
+
+def _roll_up(recorder: Recorder) -> None:
+    """Sessions become due, are sealed after the append and lead to stale activity rows."""
+    for round_ in range(2):
+        for number, name in enumerate(SESSIONS):
+            count = 2 if round_ == 0 else 26
+            recorder.submit(Operation(f"due {round_}.{number}", "many", (Share(name, count),)))
+        recorder.settle()
+
+
+def _cut(recorder: Recorder) -> None:
+    """All of the first hot table gets sealed, and is cut."""
+    recorder.store._log.index.frequency = 1
+    for number, name in enumerate(SESSIONS):
+        recorder.submit(Operation(f"cut {number}", "append", (Share(name, 1),)))
+    recorder.settle()
+
+
+def _read(recorder: Recorder) -> None:
+    """Reads of sessions, while their events are loose."""
+    for name in SESSIONS[:2]:
+        session = session_of(recorder.store, name)
+        assert len(list(session.events())) == len(session.history())
+
+
+def _full(recorder: Recorder) -> None:
+    """An append for which no file may grow any more, so that its outcome has to be settled."""
+    size = (recorder.store.path / DATA_FILE).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    recorder.do(Operation("too long", "many", (Share(SESSIONS[0], 4_000),), key="long"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _nothing(recorder: Recorder) -> None:
+    return None
+
+
+OPERATIONS: dict[str, Callable[[Recorder], None]] = {
+    "create": _nothing,
+    "append": _append,
+    "roll up": _roll_up,
+    "cut": _cut,
+    "full": _full,
+    "read": _read,
+}
+
+
+class Fault:
+    """Acts at the ``hit``-th time that a failpoint is passed, and never again."""
+
+    def __init__(self, hit: int, act: Callable[[], object]) -> None:
+        self._left = hit
+        self._act = act
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+
+def drive(
+    path: str,
+    journal: str,
+    operation: str,
+    failpoint: str | None = None,
+    hit: int = 1,
+    action: str = "kill",
+    before: str | None = None,
+    gate: str | None = None,
+) -> None:
+    """Do an operation.
+
+    Args:
+        path: The store; for ``create`` there is none yet.
+        journal: Where it keeps its journal; with ``failpoint="count"`` also how often each
+            failpoint was passed.
+        operation: Which.
+        failpoint: Where a fault comes.
+        hit: At which pass.
+        action: ``kill``, or a key of ``ERRORS``.
+        before: Journal of a process that was here before; what it never heard of is submitted
+            again, where that is safe.
+        gate: A FIFO; wait there for a byte before anything is done to the store.
+    """
+    notes = Journal(journal)
+    counts: Counter[str] = Counter()
+    if failpoint == "count":
+        set_failpoints({name: _counter(counts, name) for name in NAMES})
+    elif failpoint is not None:
+        act = kill() if action == "kill" else raise_(ERRORS[action])
+        set_failpoints({failpoint: Fault(hit, act)})
+    if gate is not None:
+        wait_at(gate)
+    store = _open(path, notes)
+    recorder = Recorder(store, notes)
+    if before is not None:
+        for repeated in unsettled([before]):
+            recorder.do(repeated)
+    OPERATIONS[operation](recorder)
+    _go_on(recorder, path, notes, "after" if before is None else "after that")
+    notes.write(counts=counts)
+
+
+def wait_at(gate: str) -> None:
+    """Wait until somebody writes a byte into a FIFO."""
+    descriptor = os.open(gate, os.O_RDWR)  # also for writing, so that opening does not wait
+    os.read(descriptor, 1)
+    os.close(descriptor)
+
+
+def _counter(counts: Counter[str], name: str) -> Callable[[], object]:
+    return lambda: counts.update((name,))
+
+
+def _open(path: str, notes: Journal) -> Store:
+    for _ in range(OPENINGS_MAX):
+        try:
+            return Store.open(path)
+        except TurnlogError as error:
+            notes.write(failed="open", error=type(error).__name__, text=str(error))
+        except OSError as error:
+            notes.write(failed="open", error=type(error).__name__, text=str(error), bare=True)
+    raise AssertionError("the store does not open any more")
+
+
+def _go_on(recorder: Recorder, path: str, notes: Journal, name: str) -> None:
+    """After the fault: the store appends again, after closing and opening it if need be."""
+    for number in range(OPENINGS_MAX):
+        error = recorder.do(Operation(f"{name} {number}", "append", (Share(SESSIONS[0], 1),)))
+        if error is None:
+            recorder.store.close()
+            return
+        if not recorder.store.health()["ok"]:
+            recorder.store.close()
+            recorder.store = _open(path, notes)
+    raise AssertionError("the store does not append any more")

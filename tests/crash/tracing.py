@@ -1,0 +1,110 @@
+"""strace, attached to a process that waits: faults in its system calls, counted from there on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.forkserver import Child
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Traced:
+    """A process under strace."""
+
+    child: Child
+    trace: Path
+    tracer: subprocess.Popen[bytes]
+
+    def finish(self) -> int:
+        """Wait until both have ended; the process's exit status."""
+        try:
+            status = self.child.wait()
+        finally:
+            self.end()
+        return status
+
+    def end(self) -> None:
+        """Let strace go; it ends by itself once its process has."""
+        if self.child.status is None:
+            self.tracer.send_signal(signal.SIGINT)
+        self.tracer.wait(WAIT_S)
+        assert self.tracer.stderr is not None
+        self.tracer.stderr.close()
+
+    def lines(self) -> list[str]:
+        """The calls that were traced, in order, each with the thread's number in front."""
+        return self.trace.read_text("utf-8", "replace").splitlines()
+
+    @property
+    def injected(self) -> int:
+        """How many calls were tampered with."""
+        return sum(["(INJECTED" in line for line in self.lines()])
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Calls by thread and name."""
+        found: Counter[tuple[str, str]] = Counter()
+        for line in self.lines():
+            call = re.match(r"(\d*) *(\w+)\(", line)
+            if call:
+                found[(call[1], call[2])] += 1
+        return found
+
+
+def trace(
+    strace: str,
+    folder: Path,
+    start: Callable[[Path], Child],
+    *,
+    calls: Sequence[str],
+    inject: str | None = None,
+    only: Sequence[Path] = (),
+    threads: bool = True,
+    paths: bool = False,
+) -> Traced:
+    """Start a process under strace, which counts the calls of each thread by itself.
+
+    Args:
+        strace: The command.
+        folder: For the trace; one process each.
+        start: Starts the process, which waits at the given gate.
+        calls: Names of system calls to trace.
+        inject: What ``-e inject=`` takes.
+        only: Leave calls on other files alone.
+        threads: Also tamper with the threads that it starts.
+        paths: Print paths beside descriptors.
+
+    Raises:
+        PermissionError: This process may not trace others.
+    """
+    gate = folder / "gate"
+    os.mkfifo(gate)
+    child = start(gate)
+    command = [strace, "-o", str(folder / "trace"), "-e", f"trace={','.join(calls)}"]
+    command += ["-f"] * threads + ["-y"] * paths
+    for path in only:
+        command += ["-P", str(path)]
+    if inject is not None:
+        command += ["-e", f"inject={inject}"]
+    tracer = subprocess.Popen(
+        [*command, "-p", str(child.pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    traced = Traced(child, folder / "trace", tracer)
+    assert tracer.stderr is not None
+    said = tracer.stderr.readline()
+    if b" attached" not in said:
+        child.kill()
+        child.wait()
+        traced.end()
+        raise PermissionError(said.decode("utf-8", "replace").strip())
+    with open(gate, "wb", buffering=0) as opened:
+        opened.write(b".")
+    return traced

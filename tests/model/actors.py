@@ -1,0 +1,439 @@
+"""Who carries out operations of ``tests.model.model`` on real stores: this process, or others.
+
+Run as a program this is a server: it has imported everything and opened nothing, so each of the
+processes that it forks is ready in milliseconds. It ends with the test run, whatever ends that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from engine import Ack, Event, Session, SessionInfo, Store, Tenant
+from eventlog.errors import TurnlogError
+from tests.model.model import (
+    Append,
+    Batch,
+    Create,
+    Events,
+    Everything,
+    Exact,
+    Follow,
+    History,
+    Info,
+    Load,
+    New,
+    OneEvent,
+    Op,
+    Placed,
+    Queued,
+    Read,
+    Refused,
+    Sessions,
+    exact,
+)
+from tests.model.staging import HANG_S, REPOSITORY
+
+# What an operation looks like
+
+
+def perform(store: Store, op: Op) -> Any:
+    """Carry out one operation; the answer is plain data, as ``ModelStore.answer`` gives it."""
+    try:
+        return _perform(store, op)
+    except TurnlogError as error:
+        return Refused(type(error).__name__)
+
+
+def _perform(store: Store, op: Op) -> Any:
+    match op:
+        case Append():
+            return placed(append(store, op).result(HANG_S))
+        case Create():
+            return placed(_session(store, op).create().result(HANG_S))
+        case Batch():
+            tenant = store.tenant(op.tenant)
+            parts = [
+                tenant.session(share.session).draft(
+                    [new.body for new in share.events if new.kind == "message"],
+                    events=[(new.kind, new.body) for new in share.events if new.kind != "message"],
+                    expected_head=share.expected_head,
+                )
+                for share in op.shares
+            ]
+            return placed(tenant.append_batch(parts).result(HANG_S))
+        case Queued():
+            return _queued(store, op)
+        case Load():
+            result = store.tenant(op.tenant).load(op.lines, piece_events=op.piece_events)
+            return result.loaded, result.skipped
+        case History():
+            return [exact(body) for body in _session(store, op).history(op.limit)]
+        case Events():
+            return list(map(event_facts, _session(store, op).events(op.first, op.last, op.kinds)))
+        case OneEvent():
+            return event_facts(_session(store, op).event(op.sequence))
+        case Info():
+            session = _session(store, op)
+            info = session.info()
+            return None if info is None else info_facts(info), session.exists, session.head
+        case Sessions():
+            return [info_facts(info) for info in pages(store.tenant(op.tenant), op)]
+        case Read():
+            if op.tenant:
+                return list(map(event_facts, store.tenant(op.tenant).read(op.after, op.limit)))
+            return list(map(event_facts, store.read(op.after, op.limit)))
+        case Follow():
+            return _follow(store, op)
+        case Everything():
+            return everything(store)
+
+
+def _session(store: Store, op: Any) -> Session:
+    opening = getattr(op, "opening", None)
+    if opening is None:
+        return store.tenant(op.tenant).session(op.session)
+    return store.tenant(op.tenant).session(
+        op.session, user_id=opening.user_id, title=opening.title, metadata=opening.metadata
+    )
+
+
+def append(store: Store, op: Append, **options: Any) -> Ack:
+    """Submit an append by whichever call fits its events."""
+    session = _session(store, op)
+    options |= {"expected_head": op.expected_head, "idempotency_key": op.key}
+    if len(op.events) == 1:
+        [new] = op.events
+        options |= {
+            name: getattr(new, name)
+            for name in New.__slots__
+            if name not in ("body", "kind") and getattr(new, name) is not None
+        }
+        if new.kind == "message" and not op.as_event:
+            return session.append(new.body, **options)
+        return session.append_event(new.kind, new.body, **options)
+    ids = [new.id for new in op.events]
+    return session.append_many(
+        [new.body for new in op.events], ids=ids if any(ids) else None, **options
+    )
+
+
+def placed(ack: Ack) -> Placed:
+    """What a settled ack says."""
+    return Placed(ack.first, ack.last, ack.position, ack.event_id, ack.already)
+
+
+def _queued(store: Store, op: Queued) -> Any:
+    acks = [append(store, each, ack="queued") for each in op.appends]
+    try:
+        flushed: Any = store.flush(HANG_S)
+    except TurnlogError as error:
+        flushed = Refused(type(error).__name__)
+    answers: list[Any] = []
+    for ack in acks:
+        try:
+            answers.append(placed(ack))
+        except TurnlogError as error:
+            answers.append(Refused(type(error).__name__))
+    return answers, flushed
+
+
+def _follow(store: Store, op: Follow) -> list[Exact]:
+    if op.session is None:
+        subscription = store.tenant(op.tenant).subscribe(after=op.after)
+    else:
+        subscription = store.tenant(op.tenant).session(op.session).subscribe(op.after)
+    with subscription:
+        return list(map(event_facts, itertools.islice(iter(subscription), op.count)))
+
+
+def pages(tenant: Tenant, op: Sessions) -> list[SessionInfo]:
+    """Every page of ``sessions``, put together."""
+    found: list[SessionInfo] = []
+    cursor = None
+    while True:
+        page = tenant.sessions(limit=op.limit, cursor=cursor, user_id=op.user_id)
+        found += page.sessions
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def event_facts(event: Event) -> Exact:
+    """All of an event but its recorded time, comparable with ``Kept.facts``."""
+    return (
+        event.tenant,
+        event.session,
+        event.session_number,
+        event.sequence,
+        event.position,
+        event.parent,
+        event.branch,
+        event.kind,
+        event.role,
+        exact(event.body),
+        exact(event.metadata),
+        event.id,
+        event.event_id,
+        event.time_us,
+        event.tokens,
+        event.run_id,
+        event.turn_id,
+        event.speech_id,
+        event.request_id,
+        exact(event.opening),
+    )
+
+
+def info_facts(info: SessionInfo) -> Exact:
+    """A session's facts but times and what is loose, comparable with ``ModelSession.info``."""
+    assert 0 <= info.loose_count <= info.event_count
+    assert info.created_us > 0 and info.updated_us > 0
+    return (
+        info.tenant,
+        info.name,
+        info.number,
+        info.user_id,
+        info.title,
+        exact(info.metadata),
+        info.event_count,
+        info.message_count,
+        info.head,
+        info.last_sequence,
+        info.last_position,
+    )
+
+
+def everything(store: Store) -> dict[str, Any]:
+    """All that can be asked of a store."""
+    read = list(map(event_facts, store.read()))
+    tenants = store.tenants()
+    names = sorted({(each[0], each[1]) for each in read})
+    return {
+        "last_position": store.last_position,
+        "tenants": tenants,
+        "read": read,
+        "events": {name: _perform(store, Events(*name)) for name in names},
+        "history": {name: _perform(store, History(*name)) for name in names},
+        "last": {name: _perform(store, History(*name, limit=3)) for name in names},
+        "info": {name: _perform(store, Info(*name)) for name in names},
+        "sessions": {tenant: _perform(store, Sessions(tenant)) for tenant in tenants},
+        "findings": store.check().findings,
+    }
+
+
+# Other processes
+
+
+class Died(Exception):
+    """A worker ended before it answered."""
+
+
+class Worker:
+    """Another process with stores of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(4 * HANG_S)
+        self._socket.connect(address)
+        self.pid: int = self._receive()
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Call a function of ``_Desk`` over there."""
+        self._send((what, arguments))
+        return self._receive()
+
+    def perform(self, path: Path, op: Op) -> Any:
+        """Carry out an operation on the store at a path."""
+        return self.ask("perform", str(path), op)
+
+    def burst(self, path: Path, appends: Iterable[Append], acknowledged: int) -> list[Placed]:
+        """Submit appends there and kill the process once so many are acknowledged.
+
+        Returns:
+            The answers that came before it died.
+        """
+        self._send(("burst", (str(path), tuple(appends), acknowledged)))
+        answers: list[Placed] = []
+        with contextlib.suppress(Died):
+            while True:
+                answers.append(self._receive())
+        self.close()
+        return answers
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(Died):
+            self._receive()
+        self.close()
+
+    def close(self) -> None:
+        """Let it go; it closes its stores and ends."""
+        with contextlib.suppress(OSError):  # also when it was closed before
+            self._socket.shutdown(socket.SHUT_WR)
+            while self._socket.recv(65_536):
+                pass
+        self._socket.close()
+
+    def _send(self, value: Any) -> None:
+        _send(self._socket, value)
+
+    def _receive(self) -> Any:
+        value = _receive(self._socket)
+        if isinstance(value, _Failure):
+            raise AssertionError(f"the other process failed:\n{value.trace}")
+        return value
+
+
+class Workers:
+    """Starts other processes quickly."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="turnlog-workers-")
+        self._address = str(Path(self._folder.name, "socket"))
+        self._server = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.model.actors", self._address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == b"ready\n"
+        self._started: list[Worker] = []
+
+    def start(self) -> Worker:
+        """A new process without any open store."""
+        worker = Worker(self._address)
+        self._started.append(worker)
+        return worker
+
+    def close(self) -> None:
+        """End the server and all that it started."""
+        for worker in self._started:
+            worker.close()
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(HANG_S)
+        self._server.stdout.close()
+        self._folder.cleanup()
+
+
+# Their side
+
+
+class _Failure:
+    def __init__(self, trace: str) -> None:
+        self.trace = trace
+
+
+class _Desk:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._stores: dict[str, Store] = {}
+
+    def store(self, path: str) -> Store:
+        if path not in self._stores:
+            self._stores[path] = Store.open(path)
+        return self._stores[path]
+
+    def perform(self, path: str, op: Op) -> Any:
+        return perform(self.store(path), op)
+
+    def reopen(self, path: str) -> None:
+        self.store(path).close()
+        del self._stores[path]
+
+    def burst(self, path: str, appends: tuple[Append, ...], acknowledged: int) -> None:
+        store = self.store(path)
+        acks = [append(store, each) for each in appends]
+        for ack in acks[:acknowledged]:
+            _send(self._connection, placed(ack.result(HANG_S)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+
+def _send(connection: socket.socket, value: Any) -> None:
+    data = pickle.dumps(value)
+    connection.sendall(len(data).to_bytes(8, "big") + data)
+
+
+def _receive(connection: socket.socket) -> Any:
+    size = int.from_bytes(_take(connection, 8), "big")
+    return pickle.loads(_take(connection, size))
+
+
+def _take(connection: socket.socket, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        try:
+            part = connection.recv(min(size, 1 << 20))
+        except ConnectionResetError:
+            part = b""
+        if not part:
+            raise Died
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _work(connection: socket.socket) -> None:
+    desk = _Desk(connection)
+    _send(connection, os.getpid())
+    while True:
+        try:
+            what, arguments = _receive(connection)
+        except Died:
+            desk.close()
+            return
+        call: Callable[..., Any] = getattr(desk, what)
+        try:
+            answer = call(*arguments)
+        except BaseException:
+            answer = _Failure(traceback.format_exc())
+        _send(connection, answer)
+
+
+def _serve(address: str) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries the dead
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    gc.freeze()
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _work(connection)
+            connection.close()
+            os._exit(0)
+        connection.close()
+
+
+if __name__ == "__main__":
+    # Values are pickled by their module's name, so this must not go on as ``__main__``.
+    from tests.model import actors
+
+    actors._serve(sys.argv[1])

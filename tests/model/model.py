@@ -1,0 +1,680 @@
+"""What a store is, in plain Python: the model that stores are compared with.
+
+Shares no code with the product. Operations are plain values that can be sent to other processes;
+``ModelStore.answer`` says what each must give, ``tests.model.actors`` asks a real store.
+
+Times that the store takes from its clock are left out everywhere, and so is what depends on when
+events were sealed.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+Exact = Any  # what ``exact`` gives, and tuples of plain values that hold such
+
+
+# Operations
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """An event to append."""
+
+    body: Any
+    kind: str = "message"
+    id: str | None = None
+    metadata: dict[str, Any] | None = None
+    time_us: int | None = None
+    tokens: int | None = None
+    run_id: str | None = None
+    turn_id: str | None = None
+    speech_id: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Facts given when a session is created."""
+
+    user_id: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Those that were given."""
+        named = (("user_id", self.user_id), ("title", self.title), ("metadata", self.metadata))
+        return {name: value for name, value in named if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One append to one session: ``append``, ``append_event`` or ``append_many`` by its events."""
+
+    tenant: str
+    session: str
+    events: tuple[New, ...]
+    expected_head: int | None = None
+    key: str | None = None
+    opening: Opening = Opening()
+    as_event: bool = False  # a lone message goes through append_event
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """``create``."""
+
+    tenant: str
+    session: str
+    opening: Opening = Opening()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One session's part of a batch."""
+
+    session: str
+    events: tuple[New, ...]
+    expected_head: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``append_batch``."""
+
+    tenant: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Appends with ``ack="queued"``, then one ``flush``."""
+
+    appends: tuple[Append, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``load``; lines as ``json.loads`` gives them, by tenant handle."""
+
+    tenant: str
+    lines: tuple[dict[str, Any], ...]
+    piece_events: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``history``."""
+
+    tenant: str
+    session: str
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """``events``."""
+
+    tenant: str
+    session: str
+    first: int = 0
+    last: int | None = None
+    kinds: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneEvent:
+    """``event``."""
+
+    tenant: str
+    session: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """``info``, ``exists`` and ``head``."""
+
+    tenant: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """All pages of ``sessions``."""
+
+    tenant: str
+    limit: int = 50
+    user_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``read``; the store itself, the tenant without a name, reads all."""
+
+    tenant: str
+    after: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The first ``count`` events of a subscription; session None subscribes as ``Read`` reads."""
+
+    tenant: str
+    session: str | None
+    after: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All that can be asked of a store, and its check."""
+
+
+Op = (
+    Append
+    | Create
+    | Batch
+    | Queued
+    | Load
+    | History
+    | Events
+    | OneEvent
+    | Info
+    | Sessions
+    | Read
+    | Follow
+    | Everything
+)
+
+
+# Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An append is in."""
+
+    first: int
+    last: int
+    position: int
+    event_id: str
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It is not, and why: the error's name."""
+
+    error: str
+
+
+def exact(value: Any) -> Exact:
+    """A value that is equal for two values only if they agree in types, bits and key order.
+
+    ``repr`` says all of that but a NaN's bits, and is quick.
+    """
+    text = repr(value)
+    return (text, _nans(value)) if "nan" in text else text
+
+
+def _nans(value: Any) -> tuple[bytes, ...]:
+    kind = type(value)
+    if kind is float:
+        return () if value == value else (struct.pack(">d", value),)
+    if kind is dict:
+        value = list(value.values())
+    elif kind is not list:
+        return ()
+    return tuple([bits for item in value for bits in _nans(item)])
+
+
+def content(value: Any) -> Exact:
+    """As ``exact``, but the order of keys does not count."""
+    kind = type(value)
+    if kind is dict:
+        return ("dict", frozenset((key, content(item)) for key, item in value.items()))
+    if kind is list:
+        return ("list", tuple(map(content, value)))
+    return exact(value)
+
+
+# The model
+
+
+@dataclass(slots=True)
+class Kept:
+    """One event in the model."""
+
+    session: ModelSession
+    sequence: int
+    position: int
+    parent: int | None
+    new: New
+    opening: dict[str, Any] | None = None
+    _facts: Exact = None
+
+    @property
+    def event_id(self) -> str:
+        """The caller's id or the store's."""
+        return self.new.id or f"{self.session.number:x}.{self.sequence:010d}"
+
+    def facts(self) -> Exact:
+        """All of it, comparable with ``actors.event_facts``."""
+        if self._facts is not None:
+            return self._facts
+        new = self.new
+        role = new.body.get("role") if type(new.body) is dict else None
+        self._facts = (
+            self.session.tenant,
+            self.session.name,
+            self.session.number,
+            self.sequence,
+            self.position,
+            self.parent,
+            0,
+            new.kind,
+            role if type(role) is str else None,
+            exact(new.body),
+            exact(new.metadata),
+            new.id,
+            self.event_id,
+            new.time_us,
+            new.tokens or 0,
+            new.run_id,
+            new.turn_id,
+            new.speech_id,
+            new.request_id,
+            exact(self.opening),
+        )
+        return self._facts
+
+
+@dataclass(slots=True)
+class ModelSession:
+    """One session in the model."""
+
+    tenant: str
+    name: str
+    number: int
+    opening: Opening
+    events: list[Kept] = field(default_factory=list)
+    keys: dict[str, tuple[Exact, Placed]] = field(default_factory=dict)
+
+    @property
+    def head(self) -> int:
+        """Sequence of the newest event that is no control event, -1 without one."""
+        public = [kept.sequence for kept in self.events[-1:] if kept.new.kind != "open"]
+        return public[0] if public else -1
+
+    def messages(self) -> list[Kept]:
+        """Events of kind message."""
+        return [kept for kept in self.events if kept.new.kind == "message"]
+
+    def info(self) -> Exact:
+        """Comparable with ``actors.info_facts``."""
+        opening = self.opening.facts()
+        head = self.head
+        return (
+            self.tenant,
+            self.name,
+            self.number,
+            opening.get("user_id"),
+            opening.get("title"),
+            exact(opening.get("metadata")),
+            len(self.events),
+            len(self.messages()),
+            None if head < 0 else head,
+            len(self.events) - 1,
+            self.events[-1].position,
+        )
+
+
+class ModelStore:
+    """A whole store."""
+
+    def __init__(self) -> None:
+        self.log: list[Kept] = []
+        self.sessions: dict[tuple[str, str], ModelSession] = {}
+        self.ids: dict[tuple[str, str], Kept] = {}
+        self.tenants: list[str] = []
+
+    @property
+    def last_position(self) -> int:
+        """Position of the newest event."""
+        return len(self.log)
+
+    def answer(self, op: Op) -> Any:
+        """Do an operation; what a store must give for it."""
+        match op:
+            case Append():
+                return self.append(op)
+            case Create():
+                return self.create(op)
+            case Batch():
+                return self.batch(op)
+            case Queued():
+                return self.queued(op)
+            case Load():
+                return self.load(op)
+            case Everything():
+                return self.everything()
+            case _:
+                return self.look(op)
+
+    # Writing
+
+    def append(self, op: Append) -> Placed | Refused:
+        """See ``Append``. Checks come in the order: idempotency, expected head, ids."""
+        session = self.sessions.get((op.tenant, op.session))
+        digest = tuple(
+            (content(new.body), *[getattr(new, name) for name in New.__slots__ if name != "body"])
+            for new in (_comparable(new) for new in op.events)
+        )
+        if op.key is not None and session is not None and op.key in session.keys:
+            known, placed = session.keys[op.key]
+            if known != digest:
+                return Refused("IdempotencyConflictError")
+            # The id is the one that the repeated append names, the place the stored one's.
+            return Placed(placed.first, placed.last, placed.position, placed.event_id, True)
+        head = -1 if session is None else session.head
+        if op.expected_head is not None and op.expected_head != head:
+            return Refused("AppendConflictError")
+        repeated = self._repeated(op.tenant, session, op.events)
+        if repeated is not None:
+            return repeated
+        session = self._open(op.tenant, op.session, op.opening)
+        kept = [self._keep(session, new) for new in op.events]
+        placed = Placed(kept[0].sequence, kept[-1].sequence, kept[-1].position, kept[-1].event_id)
+        if op.key is not None:
+            session.keys[op.key] = (digest, placed)
+        return placed
+
+    def _repeated(
+        self, tenant: str, session: ModelSession | None, events: tuple[New, ...]
+    ) -> Placed | Refused | None:
+        ids = [new.id for new in events if new.id is not None]
+        if len(ids) != len(set(ids)):
+            return Refused("DuplicateIdError")
+        known = [self.ids.get((tenant, new.id)) if new.id else None for new in events]
+        found = [kept for kept in known if kept is not None]
+        if not found:
+            return None
+        same = [
+            kept is not None
+            and kept.session is session
+            and kept.new.kind == new.kind
+            and content(kept.new.body) == content(new.body)
+            and _marks(kept.new) == _marks(new)
+            for kept, new in zip(known, events, strict=True)
+        ]
+        first = found[0].sequence
+        if not all(same) or [kept.sequence for kept in found] != [
+            first + number for number in range(len(events))
+        ]:
+            return Refused("DuplicateIdError")
+        last = found[-1]
+        return Placed(first, last.sequence, last.position, last.event_id, True)
+
+    def create(self, op: Create) -> Placed:
+        """See ``Create``."""
+        session = self.sessions.get((op.tenant, op.session))
+        if session is not None:
+            last = session.events[-1]
+            number = f"{session.number:x}.{last.sequence:010d}"
+            return Placed(0, last.sequence, last.position, number, True)
+        session = self._open(op.tenant, op.session, op.opening)
+        kept = self._keep(session, New(None, kind="open"))
+        return Placed(0, 0, kept.position, kept.event_id)
+
+    def batch(self, op: Batch) -> Placed | Refused:
+        """See ``Batch``."""
+        for share in op.shares:
+            session = self.sessions.get((op.tenant, share.session))
+            head = -1 if session is None else session.head
+            if share.expected_head is not None and share.expected_head != head:
+                return Refused("AppendConflictError")
+        kept = [
+            self._keep(self._open(op.tenant, share.session, Opening()), new)
+            for share in op.shares
+            for new in share.events
+        ]
+        last = kept[-1]
+        return Placed(kept[0].sequence, last.sequence, last.position, last.event_id)
+
+    def queued(self, op: Queued) -> Any:
+        """Answers of the appends, and what ``flush`` gives."""
+        answers = [self.append(append) for append in op.appends]
+        refused = [each for each in answers if isinstance(each, Refused)]
+        return answers, refused[0] if refused else self.last_position
+
+    def load(self, op: Load) -> Any:
+        """See ``Load``; the lines must be whole, in order and of one tenant."""
+        loaded = skipped = 0
+        for line in op.lines:
+            name = (op.tenant, line["session"])
+            session = self.sessions.get(name)
+            if session is not None and line["sequence"] < len(session.events):
+                skipped += 1
+                continue
+            given = {
+                field: unescape(value) if field in ("body", "metadata") else value
+                for field, value in line.items()
+                if field in New.__slots__
+            }
+            session = self._open(*name, Opening(**unescape(line.get("opening", {}))))
+            self._keep(session, New(**{"body": None, **given}))
+            loaded += 1
+        return loaded, skipped
+
+    def _open(self, tenant: str, name: str, opening: Opening) -> ModelSession:
+        session = self.sessions.get((tenant, name))
+        if session is None:
+            if tenant not in self.tenants:
+                self.tenants.append(tenant)
+            session = ModelSession(tenant, name, len(self.sessions) + 1, opening)
+            self.sessions[(tenant, name)] = session
+        return session
+
+    def _keep(self, session: ModelSession, new: New) -> Kept:
+        sequence = len(session.events)
+        head = session.head
+        is_control = new.kind == "open"
+        kept = Kept(
+            session,
+            sequence,
+            len(self.log) + 1,
+            None if is_control or head < 0 else head,
+            new,
+            session.opening.facts() or None if sequence == 0 else None,
+        )
+        self.log.append(kept)
+        session.events.append(kept)
+        if new.id is not None:
+            self.ids[(session.tenant, new.id)] = kept
+        return kept
+
+    # Reading
+
+    def look(self, op: Op) -> Any:
+        """Answer a read."""
+        match op:
+            case Read():
+                found = self._scoped(op.tenant, op.after)
+                return [kept.facts() for kept in found[: op.limit]]
+            case Follow(session=None):
+                return [kept.facts() for kept in self._scoped(op.tenant, op.after)[: op.count]]
+            case Sessions():
+                found_sessions = sorted(
+                    [
+                        each
+                        for each in self.sessions.values()
+                        if each.tenant == op.tenant and op.user_id in (None, each.opening.user_id)
+                    ],
+                    key=lambda each: -each.events[-1].position,
+                )
+                return [each.info() for each in found_sessions]
+        assert isinstance(op, (History, Events, OneEvent, Info, Follow))
+        session = self.sessions.get((op.tenant, op.session or ""))
+        events = [] if session is None else session.events
+        match op:
+            case History():
+                messages = [] if session is None else session.messages()
+                if op.limit is not None:
+                    messages = messages[max(0, len(messages) - op.limit) :]
+                return [exact(kept.new.body) for kept in messages]
+            case Events():
+                stop = len(events) if op.last is None else op.last + 1
+                return [
+                    kept.facts()
+                    for kept in events[op.first : stop]
+                    if op.kinds is None or kept.new.kind in op.kinds
+                ]
+            case OneEvent():
+                if session is None:
+                    return Refused("SessionNotFoundError")
+                if op.sequence >= len(events):
+                    return Refused("UsageError")
+                return events[op.sequence].facts()
+            case Info():
+                if session is None:
+                    return None, False, None
+                info = session.info()
+                return info, True, None if session.head < 0 else session.head
+            case Follow():
+                return [kept.facts() for kept in events[op.after + 1 :][: op.count]]
+
+    def _scoped(self, tenant: str, after: int) -> list[Kept]:
+        return [kept for kept in self.log[after:] if tenant in ("", kept.session.tenant)]
+
+    def everything(self) -> dict[str, Any]:
+        """Comparable with ``actors.everything``."""
+        names = sorted(self.sessions)
+        return {
+            "last_position": self.last_position,
+            "tenants": list(self.tenants),
+            "read": self.look(Read("")),
+            "events": {name: self.look(Events(*name)) for name in names},
+            "history": {name: self.look(History(*name)) for name in names},
+            "last": {name: self.look(History(*name, limit=3)) for name in names},
+            "info": {name: self.look(Info(*name)) for name in names},
+            "sessions": {tenant: self.look(Sessions(tenant)) for tenant in self.tenants},
+            "findings": [],
+        }
+
+    # Lines, and what happened beside the model
+
+    def lines(self, tenant: str, name: str) -> list[dict[str, Any]]:
+        """A session's export lines, without recorded times."""
+        return [
+            line_of(kept.new, name, kept.sequence, kept.parent, kept.opening)
+            for kept in self.sessions[(tenant, name)].events
+        ]
+
+    def learn(self, tenant: str, session: str, new: New) -> None:
+        """Take in an event that a store has, where only the store could know the order."""
+        self._keep(self._open(tenant, session, Opening()), new)
+
+
+def _comparable(new: New) -> New:
+    return New(
+        new.body,
+        new.kind,
+        new.id,
+        None if new.metadata is None else exact(new.metadata),
+        new.time_us,
+        new.tokens or 0,
+        new.run_id,
+        new.turn_id,
+        new.speech_id,
+        new.request_id,
+    )
+
+
+def _marks(new: New) -> Exact:
+    return (exact(new.metadata), new.run_id, new.turn_id, new.speech_id, new.request_id)
+
+
+# Export lines (decisions/0002), written from that text alone
+
+
+def line_of(
+    new: New, session: str, sequence: int, parent: int | None, opening: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """An export line as ``json.loads`` gives it, without tenant and recorded time."""
+    line: dict[str, Any] = {
+        "session": session,
+        "sequence": sequence,
+        "parent": parent,
+        "kind": new.kind,
+        "id": new.id,
+        "time_us": new.time_us,
+        "tokens": new.tokens or None,
+        "run_id": new.run_id,
+        "turn_id": new.turn_id,
+        "speech_id": new.speech_id,
+        "request_id": new.request_id,
+        "opening": None if not opening else escape(opening),
+        "metadata": None if new.metadata is None else escape(new.metadata),
+        "body": escape(new.body),
+    }
+    return {name: value for name, value in line.items() if value is not None}
+
+
+def escape(value: Any) -> Any:
+    """Plain data as JSON carries it."""
+    kind = type(value)
+    if kind is dict:
+        return {_escape_key(key): escape(item) for key, item in value.items()}
+    if kind is list:
+        return list(map(escape, value))
+    if kind is bytes:
+        return {"$b64": base64.b64encode(value).decode()}
+    if kind is float and not math.isfinite(value):
+        return {"$float": struct.pack(">d", value).hex()}
+    if kind is str and _is_broken(value):
+        return {"$surrogate": _broken_base64(value)}
+    return value
+
+
+def unescape(value: Any) -> Any:
+    """The opposite."""
+    kind = type(value)
+    if kind is list:
+        return list(map(unescape, value))
+    if kind is not dict:
+        return value
+    if len(value) == 1:
+        [(key, item)] = value.items()
+        if key == "$b64":
+            return base64.b64decode(item)
+        if key == "$float":
+            return struct.unpack(">d", bytes.fromhex(item))[0]
+        if key == "$surrogate":
+            return base64.b64decode(item).decode("utf-8", "surrogatepass")
+    return {_unescape_key(key): unescape(item) for key, item in value.items()}
+
+
+def _is_broken(text: str) -> bool:
+    return any(0xD800 <= ord(sign) <= 0xDFFF for sign in text)
+
+
+def _broken_base64(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def _escape_key(key: str) -> str:
+    if _is_broken(key):
+        return "$surrogate:" + _broken_base64(key)
+    return "$" + key if key.startswith("$") else key
+
+
+def _unescape_key(key: str) -> str:
+    if key.startswith("$surrogate:"):
+        return base64.b64decode(key[len("$surrogate:") :]).decode("utf-8", "surrogatepass")
+    return key[1:] if key.startswith("$") else key

@@ -1,0 +1,196 @@
+"""Rows that change: each comes back, and under no other key and with no other bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_digest
+
+from eventlog.body import encode_plain
+from eventlog.errors import CorruptionError
+from eventlog.keys import U64, U64_MAX
+from eventlog.rows import (
+    CHECKSUM_BYTES,
+    COMMIT_KEY,
+    LINK_BYTES,
+    NO_LINK,
+    NO_SEQUENCE,
+    OPTIONS_KEY,
+    SECRET_BYTES,
+    CommitRecord,
+    KeyedResult,
+    SessionRow,
+    TenantRow,
+    expose,
+    peek_last_position,
+    protect,
+)
+
+u64 = st.one_of(st.integers(0, U64_MAX), st.sampled_from([0, U64_MAX]))
+u32 = st.integers(0, 2**32 - 1)
+names = st.text(st.characters(codec="utf-8"), max_size=10)
+digests = st.binary(min_size=16, max_size=16)
+commit_records = st.builds(
+    CommitRecord, *[u64] * 12, link=digests, previous=st.binary(min_size=8, max_size=8)
+)
+openings = st.one_of(
+    st.none(),
+    st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.just([["s", "title"]]))).map(list),
+)
+session_rows = st.builds(SessionRow, *[u64] * 10, u32, u32, names, names, openings)
+tenant_rows = st.builds(TenantRow, st.binary(min_size=32, max_size=32), names)
+keyed_results = st.builds(KeyedResult, digests, u64, u64, u64)
+
+
+@given(st.binary(max_size=30), st.binary(max_size=60))
+def test_what_is_protected_is_exposed(key: bytes, rest: bytes) -> None:
+    value = protect(key, rest)
+    assert value == xxh3_64_digest(key + rest) + rest
+    assert expose(key, value, "here") == rest
+
+
+@given(st.binary(max_size=30), st.binary(max_size=60), st.binary(max_size=30))
+def test_another_key_is_refused(key: bytes, rest: bytes, other: bytes) -> None:
+    if key == other:
+        return
+    with pytest.raises(CorruptionError, match="here"):
+        expose(other, protect(key, rest), "here")
+
+
+@pytest.mark.parametrize("size", range(CHECKSUM_BYTES))
+def test_less_than_a_checksum_is_refused(size: int) -> None:
+    with pytest.raises(CorruptionError):
+        expose(b"", protect(b"", b"")[:size], "here")
+
+
+@given(commit_records)
+def test_a_commit_record_comes_back(record: CommitRecord) -> None:
+    value = record.encode()
+    assert CommitRecord.decode(value) == record
+    assert peek_last_position(value) == record.last_position
+
+
+@given(u64, session_rows)
+def test_a_session_row_comes_back(number: int, row: SessionRow) -> None:
+    key = U64.pack(number)
+    found = SessionRow.decode(key, row.encode(key))
+    assert found == row
+    assert found.encode(key) == row.encode(key)
+
+
+@given(session_rows)
+def test_a_copied_session_row_changes_alone(row: SessionRow) -> None:
+    key = U64.pack(1)
+    before = row.encode(key)
+    copied = row.copy()
+    assert copied == row
+    copied.sealed ^= 1
+    copied.messages ^= 1
+    assert row.encode(key) == before != copied.encode(key)
+
+
+@given(u64, tenant_rows)
+def test_a_tenant_row_comes_back(number: int, row: TenantRow) -> None:
+    key = U64.pack(number)
+    assert TenantRow.decode(key, row.encode(key)) == row
+
+
+@given(u64, digests, keyed_results)
+def test_a_keyed_result_comes_back(number: int, digest: bytes, result: KeyedResult) -> None:
+    key = U64.pack(number) + digest
+    assert KeyedResult.decode(key, result.encode(key)) == result
+
+
+KEY = U64.pack(7)
+KEYED_KEY = KEY + bytes(range(16))
+ROW = SessionRow(1, 2, 3, 4, 5, 3, 9, 10, 1, 1, 0, 0, "acme", "call", [b"\xa0", None])
+EXAMPLES: list[Any] = [
+    pytest.param(
+        COMMIT_KEY,
+        CommitRecord(5, 1, 4, 4096, link=bytes(range(16))).encode(),
+        lambda key, value: CommitRecord.decode(value),
+        id="commit-record",
+    ),
+    pytest.param(KEY, ROW.encode(KEY), SessionRow.decode, id="session"),
+    pytest.param(KEY, TenantRow(bytes(32), "acme").encode(KEY), TenantRow.decode, id="tenant"),
+    pytest.param(
+        KEYED_KEY,
+        KeyedResult(bytes(16), 1, 2, 3).encode(KEYED_KEY),
+        KeyedResult.decode,
+        id="keyed-result",
+    ),
+    pytest.param(
+        OPTIONS_KEY,
+        protect(OPTIONS_KEY, encode_plain({"snapshot_frequency": 25})),
+        lambda key, value: expose(key, value, "options"),
+        id="options",
+    ),
+]
+Decode = Callable[[bytes, bytes], object]
+
+
+@pytest.mark.parametrize(("key", "value", "decode"), EXAMPLES)
+def test_every_flipped_bit_is_seen(key: bytes, value: bytes, decode: Decode) -> None:
+    decode(key, value)
+    for place in range(len(value)):
+        for bit in range(8):
+            flipped = bytearray(value)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(CorruptionError, match="checksum"):
+                decode(key, bytes(flipped))
+
+
+@pytest.mark.parametrize(("key", "value", "decode"), EXAMPLES)
+def test_every_cut_is_seen(key: bytes, value: bytes, decode: Decode) -> None:
+    for size in range(len(value)):
+        with pytest.raises(CorruptionError):
+            decode(key, value[:size])
+    with pytest.raises(CorruptionError):
+        decode(key, value + b"\0")
+
+
+@pytest.mark.parametrize(("key", "value", "decode"), EXAMPLES[1:4])
+def test_every_flipped_bit_of_the_key_is_seen(key: bytes, value: bytes, decode: Decode) -> None:
+    for place in range(len(key)):
+        for bit in range(8):
+            flipped = bytearray(key)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(CorruptionError):
+                decode(bytes(flipped), value)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\0" * 119, b"\0" * 121])
+def test_a_commit_record_of_another_size_is_refused(rest: bytes) -> None:
+    with pytest.raises(CorruptionError, match="another size"):
+        CommitRecord.decode(protect(COMMIT_KEY, rest))
+
+
+def test_a_session_row_without_names_is_refused() -> None:
+    rest = ROW.encode(KEY)[8:96]
+    with pytest.raises(CorruptionError, match="too short"):
+        SessionRow.decode(KEY, protect(KEY, rest))
+
+
+def test_a_session_row_whose_names_do_not_decode_is_refused() -> None:
+    rest = ROW.encode(KEY)[8:96]
+    with pytest.raises(CorruptionError, match="session 7"):
+        SessionRow.decode(KEY, protect(KEY, rest + b"\x83\x61"))
+
+
+def test_commit_records_form_a_chain_of_their_own() -> None:
+    first = CommitRecord(transaction=1)
+    second = replace(first, transaction=2, previous=first.encode()[:8])
+    assert CommitRecord.decode(second.encode()).previous == first.encode()[:8]
+    assert first.previous == bytes(8)
+
+
+def test_constants_agree() -> None:
+    assert len(NO_LINK) == LINK_BYTES == 16
+    assert (SECRET_BYTES, NO_SEQUENCE) == (32, U64_MAX)
+    fresh = CommitRecord()
+    assert (fresh.last_position, fresh.floor, fresh.link) == (0, 1, NO_LINK)

@@ -1,0 +1,326 @@
+"""Subscriptions: from catching up to live without a gap, across threads, loops and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Event, Store, Subscription
+from eventlog.errors import StoreClosedError, UsageError
+from tests.model.actors import Workers
+from tests.model.model import Append, New
+from tests.model.staging import HANG_S, in_threads
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    started = Workers()
+    yield started
+    started.close()
+
+
+def numbers(subscription: Subscription, count: int) -> list[Any]:
+    """The bodies of the next events; closes it."""
+    with subscription:
+        return [event.body["n"] for event in islice(iter(subscription), count)]
+
+
+async def numbers_async(subscription: Subscription, count: int) -> list[Any]:
+    found = []
+    with subscription:
+        async for event in subscription:
+            found.append(event.body["n"])
+            if len(found) == count:
+                break
+    return found
+
+
+def run(main: Any) -> Any:
+    async def bounded() -> Any:
+        return await asyncio.wait_for(main, HANG_S)
+
+    return asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("frequency", [1, 25])
+def test_from_what_is_there_to_what_comes_without_a_gap(
+    checked_store: Callable[..., Store], frequency: int
+) -> None:
+    store = checked_store(snapshot_frequency=frequency)
+    call, other = store.session("s"), store.session("other")
+    call.append_many([{"n": n} for n in range(3_000)]).result(HANG_S)
+    total = 4_000
+
+    def append() -> None:
+        for n in range(3_000, total):
+            call.append({"n": n})
+            if not n % 10:
+                other.append({"n": -n})
+        store.flush(HANG_S)
+
+    def subscribe_to_session() -> list[Any]:
+        return numbers(call.subscribe(after=-1), total)
+
+    def subscribe_on_a_loop() -> list[Any]:
+        found: list[Any] = run(numbers_async(call.subscribe(after=-1), total))
+        return found
+
+    def subscribe_to_all() -> list[Any]:
+        return numbers(store.subscribe(after=0), total + 100)
+
+    def subscribe_to_all_on_a_loop() -> list[Any]:
+        found: list[Any] = run(numbers_async(store.subscribe(after=0), total + 100))
+        return found
+
+    found = in_threads(
+        append,
+        subscribe_to_session,
+        subscribe_on_a_loop,
+        subscribe_to_all,
+        subscribe_to_all_on_a_loop,
+    )
+    assert found[1] == found[2] == list(range(total))
+    assert found[3] == found[4] == [event.body["n"] for event in store.read()]
+
+
+def test_events_of_another_process_arrive_too(
+    checked_store: Callable[..., Store], workers: Workers, store_path: Path
+) -> None:
+    store = checked_store(snapshot_frequency=2)
+    call = store.session("s")
+    other = workers.start()
+
+    def there() -> None:
+        for n in range(60):
+            other.perform(store_path, Append("", "s", (New({"by": 1, "n": n}),)))
+
+    def here() -> None:
+        for n in range(60):
+            call.append({"by": 0, "n": n}).result(HANG_S)
+
+    def follow(subscription: Subscription) -> list[tuple[int, int, Any]]:
+        with subscription:
+            return [
+                (event.sequence, event.body["by"], event.body["n"])
+                for event in islice(iter(subscription), 120)
+            ]
+
+    found = in_threads(
+        there,
+        here,
+        lambda: follow(call.subscribe(after=-1)),
+        lambda: follow(store.subscribe(after=0)),
+    )
+    other.close()
+    for each in found[2:]:
+        assert [sequence for sequence, _, _ in each] == list(range(120))
+        for by in (0, 1):
+            assert [n for _, who, n in each if who == by] == list(range(60))
+
+
+def test_only_what_comes_from_now_on(store: Store) -> None:
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    of_session, of_store = call.subscribe(), store.subscribe()
+    of_nobody = store.session("later").subscribe()
+    call.append({"n": 1}).result()
+    store.session("later").append({"n": 2}).result()
+    assert numbers(of_session, 1) == [1]
+    assert numbers(of_store, 2) == [1, 2]
+    assert numbers(of_nobody, 1) == [2]
+
+
+def test_a_subscription_begins_where_it_is_told(store: Store) -> None:
+    call = store.session("s")
+    call.append_many([{"n": n} for n in range(10)]).result()
+    assert numbers(call.subscribe(after=6), 3) == [7, 8, 9]
+    assert numbers(store.subscribe(after=7), 3) == [7, 8, 9]
+    with pytest.raises(UsageError):
+        call.subscribe(after=-2)
+    with pytest.raises(UsageError):
+        store.subscribe(after=-1)
+
+
+def test_a_tenant_hears_of_its_own_only(store: Store) -> None:
+    mine, other = store.tenant("mine"), store.tenant("other")
+    subscription = mine.subscribe(after=0)
+    for n in range(200):
+        (mine if n % 20 == 19 else other).session("s").append({"n": n})
+    store.flush(HANG_S)
+    assert numbers(subscription, 10) == list(range(19, 200, 20))
+
+
+def test_kinds_can_be_chosen(store: Store) -> None:
+    call = store.session("s")
+    subscription = call.subscribe(after=-1, kinds=("label",))
+    for n in range(20):
+        call.append({"n": -n})
+        call.append_event("label", {"n": n})
+    assert numbers(subscription, 20) == list(range(20))
+
+
+@pytest.mark.parametrize("of", ["store", "session"])
+def test_close_from_another_thread_ends_the_wait(store: Store, of: str) -> None:
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    subscription = store.subscribe(after=0) if of == "store" else call.subscribe(after=-1)
+    got = threading.Event()
+    found: list[Event] = []
+
+    def follow() -> None:
+        for event in subscription:
+            found.append(event)
+            got.set()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    assert got.wait(HANG_S)
+    subscription.close()
+    thread.join(HANG_S)
+    assert not thread.is_alive()
+    call.append({"n": 1}).result()
+    assert [event.body["n"] for event in found] == [0]
+    subscription.close()
+    assert list(subscription) == []
+
+
+def test_close_ends_a_task_that_waits(store: Store) -> None:
+    async def main() -> list[Any]:
+        subscription = store.subscribe(after=0)
+        found: list[Any] = []
+        got = asyncio.Event()
+
+        async def follow() -> None:
+            async for event in subscription:
+                found.append(event.body["n"])
+                got.set()
+
+        task = asyncio.create_task(follow())
+        await store.session("s").append({"n": 0})
+        await got.wait()
+        await asyncio.get_running_loop().run_in_executor(None, subscription.close)
+        await task
+        return found
+
+    assert run(main()) == [0]
+
+
+def test_closing_the_store_ends_subscriptions_with_an_error(store_path: Path) -> None:
+    store = Store.open(store_path)
+    store.session("s").append({"n": 0}).result()
+    got = threading.Event()
+    errors: list[BaseException] = []
+
+    def follow(subscription: Subscription) -> None:
+        try:
+            for _ in subscription:
+                got.set()
+        except StoreClosedError as error:
+            errors.append(error)
+
+    def follow_on_a_loop(subscription: Subscription) -> None:
+        async def main() -> None:
+            async for _ in subscription:
+                got.set()
+
+        try:
+            run(main())
+        except StoreClosedError as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=target, args=(subscription,), daemon=True)
+        for target in (follow, follow_on_a_loop)
+        for subscription in (store.subscribe(after=0), store.session("s").subscribe(after=-1))
+    ]
+    for thread in threads:
+        thread.start()
+    assert got.wait(HANG_S)
+    store.close()
+    for thread in threads:
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert len(errors) == 4
+
+
+def test_a_cancelled_task_leaves_nothing_behind(store: Store) -> None:
+    async def main() -> None:
+        subscription = store.subscribe(after=0)
+        task = asyncio.create_task(numbers_async(subscription, 5))
+        await store.session("s").append({"n": 0})
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await store.session("s").append({"n": 1})
+        assert await numbers_async(store.subscribe(after=0), 2) == [0, 1]
+
+    run(main())
+
+
+def test_a_slow_subscriber_holds_up_nobody_and_misses_nothing(
+    checked_store: Callable[..., Store],
+) -> None:
+    """It keeps a page of events at most; the rest waits in the log, sealed and cut meanwhile."""
+    store = checked_store(snapshot_frequency=1)
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    subscription = store.subscribe(after=0)
+    iterator = iter(subscription)
+    assert next(iterator).body["n"] == 0
+    for start in range(1, 10_001, 1_000):
+        call.append_many([{"n": n} for n in range(start, start + 1_000)])
+    store.flush(HANG_S)
+    assert [event.body["n"] for event in islice(iterator, 10_000)] == list(range(1, 10_001))
+    subscription.close()
+
+
+def test_a_subscriber_that_waits_on_a_loop_stays_small(store: Store) -> None:
+    """Each look at another process's commits left a future behind, for as long as none came."""
+
+    async def main() -> None:
+        iterator: AsyncIterator[Event] = aiter(store.subscribe())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(iterator), 0.5)
+
+    store.session("s").append({"n": 0}).result()
+    run(main())
+    assert len(store._log._futures) <= 1
+
+
+def test_what_a_subscriber_was_shown_can_be_read(store: Store) -> None:
+    """The event that a subscription gives is in the session's history by then."""
+    call = store.session("s")
+
+    def append() -> None:
+        for n in range(400):
+            call.append({"n": n})
+        store.flush(HANG_S)
+
+    def follow() -> None:
+        with store.subscribe(after=0) as subscription:
+            for event in islice(iter(subscription), 400):
+                info = call.info()
+                assert info is not None and info.last_sequence >= event.sequence
+                assert len(call.history()) > event.sequence
+
+    in_threads(append, follow)
+
+
+def test_both_ways_of_iterating_may_take_turns(store: Store) -> None:
+    call = store.session("s")
+    call.append_many([{"n": n} for n in range(6)]).result()
+    for n, event in enumerate(call.events()):
+        assert event.body["n"] == n
+
+    async def main() -> list[Any]:
+        subscription = call.subscribe(after=3)
+        first = await numbers_async(subscription, 2)
+        return [*first, *list(subscription)]
+
+    assert run(main()) == [4, 5]
