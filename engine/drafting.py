@@ -129,7 +129,12 @@ def draft_event(
     if metadata is not None:
         if type(metadata) is not dict:
             raise InvalidMessageError("metadata must be a dict", path="$metadata")
-        data, metadata_fixes = encode_body(metadata, root="$metadata", bytes_max=METADATA_BYTES_MAX)
+        data, metadata_fixes = encode_body(
+            metadata,
+            root="$metadata",
+            bytes_max=METADATA_BYTES_MAX,
+            limit="METADATA_BYTES_MAX",
+        )
         marks[_METADATA] = data
         if metadata_fixes is not None:
             marks[_METADATA_FIXES] = metadata_fixes
@@ -185,7 +190,9 @@ def encode_opening(
         facts["metadata"] = metadata
     if not facts:
         return None
-    data, fixes = encode_body(facts, root="$opening", bytes_max=METADATA_BYTES_MAX)
+    data, fixes = encode_body(
+        facts, root="$opening", bytes_max=METADATA_BYTES_MAX, limit="METADATA_BYTES_MAX"
+    )
     return [data, fixes]
 
 

@@ -47,6 +47,8 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
         UsageError: A control kind.
         InvalidNameError: Not a name of 1 to 64 UTF-8 bytes.
     """
+    if type(kind) is not str:
+        raise InvalidNameError(f"kind must be a str, not {type(kind).__name__}")
     code = PUBLIC.get(kind)
     if code is not None:
         return code
@@ -54,8 +56,6 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
         if loading:
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
-    if type(kind) is not str:
-        raise InvalidNameError(f"kind must be a str, not {type(kind).__name__}")
     try:
         size = len(kind.encode())
     except UnicodeEncodeError as error:

@@ -297,16 +297,22 @@ class Admission:
             if part.terms is not None:
                 self._check_terms(part.terms, state)
         if ack.terms is not None and ack.terms.create and found[0] is not None:
-            head = found[0].draft_next - 1
-            ack.repeat(found[0].number, 0, head, found[0].last_position)
+            state = found[0]
+            ack.repeat(state.number, 0, state.draft_next - 1, self._last_position(state))
             self._plan.repeated.append(ack)
             return
         fresh: dict[bytes, None] = {}
         repeated = 0
-        for part, state in zip(parts, found, strict=True):
+        for part, state_or_none in zip(parts, found, strict=True):
             if part.terms is not None and part.terms.named:
-                repeated += self._check_ids(part, state, fresh)
+                repeated += self._check_ids(part, state_or_none, fresh)
         if repeated:
+            written = [part for part in parts if part.drafts]
+            if repeated != len(written):
+                raise DuplicateIdError("some sessions of the batch hold their part, others do not")
+            last = written[-1]
+            first = written[0]._first
+            ack.repeat(last._session_number, first, last._last, last._position)
             self._plan.repeated.append(ack)
             return
         for number, part in enumerate(parts):
@@ -318,6 +324,14 @@ class Admission:
         if ack.more:
             self._summarise(ack)
         self._plan.placed.append(ack)
+
+    def _last_position(self, state: SessionState) -> int:
+        """Position of a session's last event, also when it stands in this plan."""
+        if state.draft_next == state.next:
+            return state.last_position
+        states = self._plan.states
+        place = next(place for place in range(len(states) - 1, -1, -1) if states[place] is state)
+        return self._plan.first + place
 
     def _summarise(self, ack: Ack) -> None:
         """The ack of a batch over sessions: first of the first, last and position of the last."""

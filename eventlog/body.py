@@ -52,7 +52,11 @@ class _Refused(Exception):
 
 
 def encode_body(
-    value: object, *, root: str = "$", bytes_max: int = BODY_BYTES_MAX
+    value: object,
+    *,
+    root: str = "$",
+    bytes_max: int = BODY_BYTES_MAX,
+    limit: str = "BODY_BYTES_MAX",
 ) -> tuple[bytes, Fixes | None]:
     """Encode plain data.
 
@@ -60,6 +64,7 @@ def encode_body(
         value: The data; it is read at once and never kept.
         root: How the value is called in error paths.
         bytes_max: Bound on the encoded size.
+        limit: The bound's name in ``limits``.
 
     Returns:
         The CBOR bytes and the fixes, None when there are none.
@@ -68,7 +73,7 @@ def encode_body(
         InvalidMessageError: A value, key or type that cannot be stored, with its path.
         LimitExceededError: Too deep or too large, with its path.
     """
-    size = _plain_size(value, 0)
+    size = _plain_size(value, 0, bytes_max)
     if 0 <= size <= bytes_max:
         try:
             data: bytes = _encoders.plain(value)
@@ -76,15 +81,15 @@ def encode_body(
             pass  # a lone surrogate: the careful way below keeps it
         else:
             if len(data) > bytes_max:
-                raise _too_large(root, len(data), bytes_max)
+                raise _too_large(root, len(data), bytes_max, limit)
             return data, None
     size = _measure(value, root, bytes_max)
     if size > bytes_max:
-        raise _too_large(root, size, bytes_max)
+        raise _too_large(root, size, bytes_max, limit)
     fixes: Fixes = []
     data = _encoders.plain(_fixed(value, [], fixes))
     if len(data) > bytes_max:
-        raise _too_large(root, len(data), bytes_max)
+        raise _too_large(root, len(data), bytes_max, limit)
     return data, fixes or None
 
 
@@ -128,8 +133,11 @@ def decode_body(data: bytes, fixes: Fixes | None = None, *, where: object = "bod
         raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
 
 
-def _plain_size(value: object, depth: int) -> int:
+def _plain_size(value: object, depth: int, bytes_max: int) -> int:
     """A lower bound of the encoded size; -1 for anything that needs a closer look.
+
+    Stops once the bound is passed: a list that holds one child many times over, level by level,
+    would otherwise be walked for ever.
 
     The quick way for what is nearly always given: one call per container, none per value.
     """
@@ -147,15 +155,18 @@ def _plain_size(value: object, depth: int) -> int:
         items = value
     else:
         return -1
+    size += len(value) + 1
     for item in items:
         kind = type(item)
         if kind is str:
             size += len(item)
         elif kind is dict or kind is list:
-            inner = _plain_size(item, depth + 1)
+            inner = _plain_size(item, depth + 1, bytes_max - size)
             if inner < 0:
                 return -1
             size += inner
+            if size > bytes_max:
+                return size
         elif kind is int:
             if not INT_MIN <= item <= INT_MAX:
                 return -1
@@ -169,10 +180,10 @@ def _plain_size(value: object, depth: int) -> int:
     return size
 
 
-def _too_large(path: str, actual: int, limit: int) -> LimitExceededError:
+def _too_large(path: str, actual: int, limit: int, name: str) -> LimitExceededError:
     return LimitExceededError(
         f"{path}: {actual:,} bytes encoded; at most {limit:,} are allowed",
-        name="BODY_BYTES_MAX",
+        name=name,
         actual=actual,
         limit=limit,
         path=path,

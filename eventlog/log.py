@@ -622,7 +622,7 @@ class Log:
         problems = list(self.environment.warnings)
         if not self.read_only and not self.writer.is_alive:
             problems.append("the writer thread has ended")
-        if machine.refusal is not None:
+        if machine.refusal is not None and not self.read_only:
             problems.append(str(machine.refusal))
         if machine.suspect:
             problems.append("a commit failed and its outcome is being settled")

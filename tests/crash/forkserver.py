@@ -104,14 +104,7 @@ class ForkServer:
         self._log = Path(os.devnull)
         self._count = 0
 
-    def start(
-        self,
-        work: Callable[..., object],
-        folder: Path,
-        *,
-        gate: Path | None = None,
-        **arguments: Any,
-    ) -> Child:
+    def start(self, work: Callable[..., object], folder: Path, **arguments: Any) -> Child:
         """Run a function of a module in a new process.
 
         Args:

@@ -281,9 +281,7 @@ class Oracle:
 
     # The whole
 
-    def audit(
-        self, path: Path, *, seed: int = 0, repeat: int = 20, thorough: bool = True
-    ) -> None:
+    def audit(self, path: Path, *, seed: int = 0, repeat: int = 20, thorough: bool = True) -> None:
         """Judge a store that no process has open: its files, and everything in them.
 
         Args:

@@ -191,6 +191,8 @@ def test_row_01_a_lone_writer_is_killed(
     """No repair step: opening changes no byte, and what is there is what was promised."""
 
     def slots() -> list[Slot]:
-        return [Slot("writer", write, {"frequency": 2, "depth": 20, "batch_max": 300, "pace_us": 2_000})]
+        return [
+            Slot("writer", write, {"frequency": 2, "depth": 20, "batch_max": 300, "pace_us": 2_000})
+        ]
 
     _run(forks, tmp_path, crash_cycles, crash_seed, slots, watchdog)

@@ -25,7 +25,17 @@ from tests.crash.tracing import trace
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
 OPERATIONS = ("create", "append", "roll up", "cut")
-CALLS = ("pwrite64", "writev", "write", "fdatasync", "fsync", "openat", "rename", "ftruncate", "mmap")
+CALLS = (
+    "pwrite64",
+    "writev",
+    "write",
+    "fdatasync",
+    "fsync",
+    "openat",
+    "rename",
+    "ftruncate",
+    "mmap",
+)
 ACTIONS = ("signal=SIGKILL", "error=EIO", "error=ENOSPC", "error=EINTR")
 SHORT_POINTS = 1  # of each operation, call and action
 POINTS_MAX = 3_000  # a sweep that goes on for longer does not come to an end
@@ -139,7 +149,9 @@ def test_few_points(
         each = Sweep(stage, tracer, tmp_path, operation, call, action)
         # Another of the points for each action, so that together they are more.
         offset = (number + ACTIONS.index(action)) % max(1, count)
-        parts = [(offset + part * count // SHORT_POINTS) % max(1, count) for part in range(SHORT_POINTS)]
+        parts = [
+            (offset + part * count // SHORT_POINTS) % max(1, count) for part in range(SHORT_POINTS)
+        ]
         for nth in sorted({1 + part for part in parts}) if count else ():
             watchdog.feed()
             hit += each.at(nth)

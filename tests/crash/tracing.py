@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,12 +32,12 @@ class Traced:
         return status
 
     def end(self) -> None:
-        """Let strace go; it ends by itself once its process has."""
-        if self.child.status is None:
-            self.tracer.send_signal(signal.SIGINT)
-        self.tracer.wait(WAIT_S)
+        """End the process, if it still runs; strace ends with it."""
         assert self.tracer.stderr is not None
         self.tracer.stderr.close()
+        self.child.kill()
+        self.child.wait()
+        self.tracer.wait(WAIT_S)
 
     def lines(self) -> list[str]:
         """The calls that were traced, in order, each with the thread's number in front."""
@@ -101,8 +100,6 @@ def trace(
     assert tracer.stderr is not None
     said = tracer.stderr.readline()
     if b" attached" not in said:
-        child.kill()
-        child.wait()
         traced.end()
         raise PermissionError(said.decode("utf-8", "replace").strip())
     with open(gate, "wb", buffering=0) as opened:

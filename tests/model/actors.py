@@ -406,7 +406,7 @@ def _work(connection: socket.socket) -> None:
         call: Callable[..., Any] = getattr(desk, what)
         try:
             answer = call(*arguments)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - told to whoever asked
             answer = _Failure(traceback.format_exc())
         _send(connection, answer)
 

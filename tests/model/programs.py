@@ -213,7 +213,8 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
             return Sessions(tenant, random.choice([1, 2, 50]), random.choice(USERS))
         case 13 if session is not None:
             return Follow(tenant, name, -1, min(len(session.events), 2_200))
-    return random.choice([Info(tenant, name), OneEvent(tenant, name, random.randrange(5))])
+    last: list[Op] = [Info(tenant, name), OneEvent(tenant, name, random.randrange(5))]
+    return random.choice(last)
 
 
 def _events(random: Random, number: int) -> tuple[New, ...]:
@@ -222,7 +223,7 @@ def _events(random: Random, number: int) -> tuple[New, ...]:
         case 0:
             return (New(body, id=random.choice(IDS)),)
         case 1:
-            return (New(body["n"] if "n" in body else None, kind=random.choice(KINDS)),)
+            return (New(body.get("n"), kind=random.choice(KINDS)),)
         case 2:
             return tuple([New({**body, "of": each}) for each in range(random.randrange(1, 40))])
         case 3:

@@ -83,7 +83,7 @@ def in_threads(*calls: Callable[[], Any]) -> list[Any]:
         try:
             barrier.wait(HANG_S)
             results[place] = calls[place]()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
     threads = [

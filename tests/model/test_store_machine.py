@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -447,7 +448,7 @@ class StoreMachine(RuleBasedStateMachine):
     def kill_while_appending(
         self, side: int, tenant: str, into: list[str], count: int, acknowledged: int
     ) -> None:
-        """What was acknowledged is there; of the rest a prefix of each session, and nothing else."""
+        """What was acknowledged is there; of the rest a prefix of each session."""
         it = self.sides[side]
         self.marks += 1
         appends = [
@@ -523,8 +524,7 @@ class StoreMachine(RuleBasedStateMachine):
                     seen[name] = count
 
         calls: list[Callable[[], Any]] = [
-            lambda actor=actor, appends=appends: write(actor, appends)
-            for (actor, _), appends in zip(plans, sent, strict=True)
+            partial(write, actor, appends) for (actor, _), appends in zip(plans, sent, strict=True)
         ]
         answers = in_threads(*calls, watch)[:-1]
         everything = [append for appends in sent for append in appends]

@@ -19,7 +19,7 @@ from eventlog.errors import (
     TurnlogError,
     UsageError,
 )
-from tests.model.model import Opening, exact, line_of
+from tests.model.model import New, Opening, exact, line_of
 from tests.model.programs import SPECIAL_BODIES
 from tests.model.staging import HANG_S, run_script
 
@@ -318,8 +318,6 @@ def test_nothing_to_load(store: Store) -> None:
 
 def test_lines_of_the_model_are_lines_of_the_store(store: Store) -> None:
     """Two independent writings of the same escapes."""
-    from tests.model.model import New
-
     call = store.session("s")
     for body in SPECIAL_BODIES:
         call.append(body, metadata=body).result()

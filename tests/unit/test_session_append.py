@@ -223,13 +223,14 @@ UNSTORABLE: dict[str, Any] = {
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE.keys())
 def test_what_cannot_be_stored_is_refused_at_once_with_its_path(store: Store, value: Any) -> None:
     call = store.session("s")
-    for append in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append({"content": ["ok", {"deep": value}]}),
         lambda: call.append({"content": ["ok", {"deep": value}]}, id="e", ack="queued"),
         lambda: call.append_event("note", {"content": ["ok", {"deep": value}]}),
         lambda: call.append_many([{"ok": 1}, {"content": ["ok", {"deep": value}]}]),
         lambda: call.draft([{"ok": 1}, {"content": ["ok", {"deep": value}]}]),
-    ):
+    ]
+    for append in calls:
         with pytest.raises(InvalidMessageError) as caught:
             append()
         assert caught.value.path.startswith("$.content[1].deep")  # a bad key is part of it
@@ -247,12 +248,13 @@ def test_what_cannot_be_stored_is_refused_at_once_with_its_path(store: Store, va
 @pytest.mark.parametrize("message", [None, "text", [{}], b"x", 1, OrderedDict(a=1)], ids=repr)
 def test_a_message_is_a_dict(store: Store, message: Any) -> None:
     call = store.session("s")
-    for append in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append(message),
         lambda: call.append_many([{}, message]),
         lambda: call.append_event("message", message),
         lambda: call.draft([message]),
-    ):
+    ]
+    for append in calls:
         with pytest.raises(InvalidMessageError):
             append()
     assert not call.exists
@@ -306,7 +308,7 @@ def test_a_cycle_is_refused_and_kills_nothing(store: Store) -> None:
 
 def test_sixteen_mebibytes_are_fine(checked_store: Callable[..., Store]) -> None:
     store = checked_store(snapshot_frequency=1)
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {"role": "user", "content": "x" * (16 << 20)},
         {"content": ["é" * (8 << 20)]},
         {"content": b"\xff" * (16 << 20)},
@@ -408,10 +410,11 @@ def test_the_largest_batch_and_one_more(store: Store) -> None:
     call = store.session("s")
     ack = call.append_many([{}] * BATCH_EVENTS_MAX).result(HANG_S)
     assert (ack.first, ack.last, ack.position) == (0, BATCH_EVENTS_MAX - 1, BATCH_EVENTS_MAX)
-    for append in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append_many([{}] * (BATCH_EVENTS_MAX + 1)),
         lambda: store.append_batch([call.draft([{}]), call.draft([{}] * BATCH_EVENTS_MAX)]),
-    ):
+    ]
+    for append in calls:
         with pytest.raises(LimitExceededError) as caught:
             append()
         assert caught.value.name == "BATCH_EVENTS_MAX"
@@ -423,13 +426,14 @@ def test_the_largest_batch_and_one_more(store: Store) -> None:
 
 def test_empty_appends_are_refused(store: Store) -> None:
     call = store.session("s")
-    for append in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append_many([]),
         lambda: store.append_batch([]),
         lambda: store.append_batch([call.draft()]),
         lambda: call.append_many([{}], ids=[]),
         lambda: call.append_many([{}], ids=["a", "b"]),
-    ):
+    ]
+    for append in calls:
         with pytest.raises(UsageError):
             append()
     assert not call.exists
@@ -669,14 +673,15 @@ def test_an_id_is_unique_within_its_tenant(store: Store) -> None:
     assert first.event_id == "e"
     again = call.append({"n": 0}, id="e", metadata={"m": 1}, run_id="r").result()
     assert again.already and again.position == first.position
-    for other in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append({"n": 1}, id="e", metadata={"m": 1}, run_id="r"),
         lambda: call.append({"n": 0}, id="e", metadata={"m": 2}, run_id="r"),
         lambda: call.append({"n": 0}, id="e", run_id="r"),
         lambda: call.append({"n": 0}, id="e", metadata={"m": 1}),
         lambda: call.append_event("event", {"n": 0}, id="e", metadata={"m": 1}, run_id="r"),
         lambda: store.session("t").append({"n": 0}, id="e", metadata={"m": 1}, run_id="r"),
-    ):
+    ]
+    for other in calls:
         with pytest.raises(DuplicateIdError) as caught:
             other().result()
         assert (caught.value.expected, caught.value.current) == ("e", ("s", 0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import Store
+from engine import Ack, Store
 from eventlog.errors import (
     AppendConflictError,
     InvalidMessageError,
@@ -312,23 +313,22 @@ def test_two_loops_and_a_thread_wait_for_the_same_ack(store: Store) -> None:
             ack = store.session("s").append({"n": number})
             halt.wait_reached()
 
-            async def wait(ack: Any = ack) -> int:
-                return (await ack).first
-
-            def release(halt: Halt = halt) -> int:
-                halt.release()
-                return number
-
-            assert (
-                in_threads(
-                    lambda wait=wait: run(wait()),
-                    lambda wait=wait: run(wait()),
-                    lambda ack=ack: ack.result(HANG_S).first,
-                    lambda ack=ack: ack.result(HANG_S).first,
-                    release,
-                )
-                == [number] * 5
+            found = in_threads(
+                *[partial(first_on_a_loop, ack)] * 2,
+                *[partial(ack.result, HANG_S)] * 2,
+                halt.release,
             )
+        assert found == [number, number, ack, ack, None]
+
+
+def first_on_a_loop(ack: Ack) -> int:
+    """Await an ack on a loop of its own."""
+
+    async def main() -> int:
+        return (await ack).first
+
+    found: int = run(main())
+    return found
 
 
 class _StallingLoop(asyncio.SelectorEventLoop):
@@ -338,7 +338,7 @@ class _StallingLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.stall = Halt()
 
-    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
         if threading.current_thread().name == "turnlog-writer":
             self.stall()
         return super().call_soon_threadsafe(*arguments, **options)
@@ -542,7 +542,7 @@ def test_asyncio_debug_mode_finds_nothing(store_path: Path) -> None:
     """Debug mode reports calls from wrong threads, coroutines nobody awaited and slow ones."""
     script = """
 import asyncio, sys
-from engine import Store
+from engine import Ack, Store
 
 async def main():
     store = Store.open(sys.argv[1])

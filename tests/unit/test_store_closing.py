@@ -120,12 +120,13 @@ def test_a_caller_may_wait_in_a_thread_with_a_deadline(store: Store) -> None:
 
 def test_an_unknown_ack_mode_is_refused(store: Store) -> None:
     call = store.session("s")
-    for append in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append({}, ack="fast"),  # type: ignore[arg-type]
         lambda: call.append_many([{}], ack="none"),  # type: ignore[arg-type]
         lambda: call.append_event("event", 1, ack=None),  # type: ignore[arg-type]
         lambda: store.append_batch([call.draft([{}])], ack=""),  # type: ignore[arg-type]
-    ):
+    ]
+    for append in calls:
         with pytest.raises(UsageError):
             append()
     assert not call.exists
@@ -308,7 +309,7 @@ def test_a_closed_store_says_so(store_path: Path) -> None:
     subscription = store.subscribe(after=0)
     store.close()
     store.close()
-    for use in (
+    calls: list[Callable[[], Any]] = [
         lambda: call.append({}),
         lambda: call.append_many([{}]),
         lambda: call.append_event("event", 1),
@@ -327,7 +328,8 @@ def test_a_closed_store_says_so(store_path: Path) -> None:
         store.check,
         store.stats,
         lambda: store.load([{"session": "s", "kind": "message", "body": {}}]),
-    ):
+    ]
+    for use in calls:
         with pytest.raises(StoreClosedError):
             use()
     assert store.health()["closed"] is True

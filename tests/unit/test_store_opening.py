@@ -96,7 +96,8 @@ def test_per_open_options_must_agree_within_a_process(
 
 
 def test_nothing_is_made_where_nothing_may_be_made(store_path: Path) -> None:
-    for options in ({"create": False}, {"read_only": True}):
+    several: list[dict[str, Any]] = [{"create": False}, {"read_only": True}]
+    for options in several:
         with pytest.raises(NotAStoreError):
             Store.open(store_path, **options)
         assert not store_path.exists()
@@ -110,7 +111,8 @@ def test_opening_writes_nothing(store_path: Path) -> None:
     with Store.open(store_path) as store:
         store.session("s").append_many([{"n": number} for number in range(100)]).result()
     before = (store_path / "data.mdb").read_bytes()
-    for options in ({}, {"read_only": True}, {"verify": True}):
+    several: list[dict[str, Any]] = [{}, {"read_only": True}, {"verify": True}]
+    for options in several:
         with Store.open(store_path, **options) as store:
             assert len(store.session("s").history()) == 100
             store.sessions()
@@ -275,9 +277,9 @@ def test_health_is_plain_and_tells_of_the_queue(store: Store) -> None:
 
 def test_health_tells_when_the_writer_has_ended(store_path: Path) -> None:
     store = Store.open(store_path)
-    with failpoints({"commit.before_begin": once(raise_(MemoryError()))}):
-        with pytest.raises(TurnlogError):
-            store.session("s").append({}).result(HANG_S)
+    broken = {"commit.before_begin": once(raise_(MemoryError()))}
+    with failpoints(broken), pytest.raises(TurnlogError):
+        store.session("s").append({}).result(HANG_S)
     health = store.health()
     if not health["ok"]:  # it may also go on
         assert health["problems"]

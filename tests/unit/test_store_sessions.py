@@ -13,7 +13,7 @@ from engine.store import Tenant
 from eventlog.errors import UsageError
 from tests.model.actors import Workers
 from tests.model.model import Append, New
-from tests.model.staging import HANG_S
+from tests.model.staging import HANG_S, halted
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +191,6 @@ def test_a_created_session_has_no_head(store: Store) -> None:
 
 def test_create_beside_the_first_append_tells_the_right_place(store: Store) -> None:
     """In the commit that made the session, ``create`` answered with position 0."""
-    from tests.model.staging import halted
-
     with halted("commit.before_begin") as halt:
         store.session("other").append({})
         halt.wait_reached()

@@ -17,6 +17,7 @@ from engine import Event, Store
 from eventlog.errors import StoreUnavailableError, TurnlogError
 from eventlog.failpoints import NAMES, failpoints, raise_
 from eventlog.index import LooseIndex
+from eventlog.writer import Writer
 from tests.model.actors import Workers
 from tests.model.model import Append, New
 from tests.model.staging import HANG_S, Halt, busy_threads, halted, in_threads, once, run_script
@@ -111,28 +112,40 @@ def test_a_batch_shows_in_all_its_sessions_at_once(store: Store) -> None:
         in_threads(append, compare, compare)
 
 
-def test_an_atomic_append_is_never_seen_in_part(store: Store) -> None:
+def test_an_atomic_append_is_never_seen_in_part(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large append was merged into memory in slices, and readers saw the first of them."""
     call = store.session("s")
-    call.create().result()
-    stop = threading.Event()
+    call.append({"n": 0}).result()
+    halt, committed = Halt(), threading.Event()
+    pause = Writer.pause
 
-    def append() -> None:
-        for number in range(15):
-            call.append_many([{"n": number}] * 700).result(HANG_S)
-        stop.set()
+    def slowly(self: Writer) -> None:
+        if committed.is_set():
+            halt()
+        pause(self)
 
-    def watch() -> None:
-        while not stop.is_set():
-            info = call.info()
-            assert info is not None and info.message_count % 700 == 0
-            assert info.event_count == info.message_count + 1
-            first = next(iter(call.events(first=1)), None)
-            assert first is None or first.body == {"n": 0}
-            last = [event.body["n"] for event in call.events(first=info.event_count)]
-            assert len(last) % 700 == 0
+    monkeypatch.setattr(Writer, "pause", slowly)
+    found: list[tuple[int, int, int]] = []
 
-    with busy_threads():
-        in_threads(append, watch)
+    def read() -> None:
+        info = call.info()
+        assert info is not None
+        counts = (len(call.history()), len(call.history(limit=5_000)), info.event_count)
+        found.append(counts)
+
+    with failpoints({"commit.after_commit": committed.set}):
+        ack = call.append_many([{"n": n} for n in range(1, 2_001)])
+        halt.wait_reached()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(1)  # it may also wait until the merge is through
+        halt.release()
+        reader.join(HANG_S)
+    ack.result(HANG_S)
+    assert found and set(found[0]) <= {1, 2_001}, found
+    assert list(found[0]) == sorted(found[0]), "a later read saw less"
 
 
 def test_sessions_are_listed_whole_while_they_are_sealed(
@@ -429,6 +442,33 @@ except TurnlogError as error:
                 "an append that is in was told that nothing was written"
             )
         assert store.check().findings == []
+
+
+def test_a_store_that_is_slow_to_close_holds_up_no_other(tmp_path: Path) -> None:
+    """close() kept a lock of the whole process while it waited for the last commit."""
+    slow = Store.open(tmp_path / "slow")
+    with halted("commit.before_commit") as halt:
+        slow.session("s").append({"n": 0})
+        halt.wait_reached()
+        closing = threading.Thread(target=slow.close, daemon=True)
+        closing.start()
+        closing.join(0.1)  # it waits for the commit now
+
+        def use() -> None:
+            with Store.open(tmp_path / "other") as other:
+                other.session("s").info()
+
+        using = threading.Thread(target=use, daemon=True)
+        using.start()
+        using.join(2)
+        held_up = using.is_alive()
+        halt.release()
+        using.join(HANG_S)
+        closing.join(HANG_S)
+    assert not closing.is_alive() and not using.is_alive()
+    assert not held_up
+    with Store.open(tmp_path / "slow") as again:
+        assert again.session("s").history() == [{"n": 0}]
 
 
 def test_an_append_beside_close_is_settled_or_refused(tmp_path: Path) -> None:
