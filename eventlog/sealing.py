@@ -81,10 +81,10 @@ def is_overdue(index: LooseIndex, *, all_due: bool = True) -> bool:
     if index.damaged:
         return False
     index.advance_scan()
+    is_long = len(index.hot) > HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET
     return (
         (all_due and bool(index.due))
-        or len(index.hot) > HOT_EVENTS_TARGET
-        or index.hot_bytes > HOT_BYTES_TARGET
+        or (is_long and index.scan < index.floor + len(index.hot))  # something is still loose
         or index.scan >= index.floor + HOT_TABLE_POSITIONS
         or bool(index.stale_activity)
     )

@@ -473,23 +473,23 @@ class Writer:
             work.sealing.merge(index)
             index.transaction = work.record.transaction
         fp("commit.before_ack")
-        with self._lock:
-            self.machine.committed()
-            self.machine.overdue = is_overdue(index) or self._ids_pending
         settle(plan.placed)
         settle(plan.repeated)
         self._refused(plan.refused)
+        with self._lock:  # after the acks: until then the batch is something to wait for
+            self.machine.committed()
+            self.machine.overdue = is_overdue(index) or self._ids_pending
         self.on_commit()
 
     def _failed(self, work: _Work | None, error: TurnlogError) -> None:
         """Nothing of the batch was written: everybody hears why."""
-        with self._lock:
-            batch = self.machine.failed()
-        refused = [(ack, error) for ack in batch]
+        batch = list(self.machine.in_flight)
+        own: dict[int, TurnlogError] = {}
         if work is not None:
             own = {id(ack): each for ack, each in work.plan.refused}
-            refused = [(ack, own.get(id(ack), error)) for ack in batch]
-        self._refused(refused)
+        self._refused([(ack, own.get(id(ack), error)) for ack in batch])
+        with self._lock:
+            self.machine.failed()
         self.on_commit()
 
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
@@ -566,11 +566,11 @@ class Writer:
             index.clear()
         self._cache.clear()
         if applied:
-            with self._lock:
-                self.machine.committed()
             settle(doubt.work.plan.placed)
             settle(doubt.work.plan.repeated)
             self._refused(doubt.work.plan.refused)
+            with self._lock:
+                self.machine.committed()
             self.on_commit()
         else:
             self._failed(doubt.work, doubt.failure.mapped)

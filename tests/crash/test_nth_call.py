@@ -58,10 +58,10 @@ def tracer(strace: str, forks: ForkServer, tmp_path: Path) -> str:
         return stage.start("create", "probe", gate=gate)[0].child
 
     try:
-        traced = trace(strace, folder / "traced", start, calls=("fsync",))
+        with trace(strace, folder / "traced", start, calls=("fsync",)) as traced:
+            assert traced.finish() == 0, traced.child.said()
     except PermissionError as error:
         pytest.skip(f"strace may not attach: {error}")
-    assert traced.finish() == 0, traced.child.said()
     return strace
 
 

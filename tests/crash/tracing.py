@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,8 @@ class Traced:
 
     def finish(self) -> int:
         """Wait until both have ended; the process's exit status."""
-        try:
-            status = self.child.wait()
-        finally:
-            self.end()
+        status = self.child.wait()
+        self.tracer.wait(WAIT_S)
         return status
 
     def end(self) -> None:
@@ -58,6 +57,7 @@ class Traced:
         return found
 
 
+@contextmanager
 def trace(
     strace: str,
     folder: Path,
@@ -68,8 +68,9 @@ def trace(
     only: Sequence[Path] = (),
     threads: bool = True,
     paths: bool = False,
-) -> Traced:
-    """Start a process under strace, which counts the calls of each thread by itself.
+) -> Iterator[Traced]:
+    """Start a process under strace; both have ended when the ``with`` has. strace counts
+    the calls of each thread by itself.
 
     Args:
         strace: The command.
@@ -97,11 +98,13 @@ def trace(
         [*command, "-p", str(child.pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     traced = Traced(child, folder / "trace", tracer)
-    assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    if b" attached" not in said:
+    try:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if b" attached" not in said:
+            raise PermissionError(said.decode("utf-8", "replace").strip())
+        with open(gate, "wb", buffering=0) as opened:
+            opened.write(b".")
+        yield traced
+    finally:
         traced.end()
-        raise PermissionError(said.decode("utf-8", "replace").strip())
-    with open(gate, "wb", buffering=0) as opened:
-        opened.write(b".")
-    return traced
