@@ -68,7 +68,10 @@ class Loader:
                 event = line_to_event(line)
             except ValueError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
-            self._take(event)
+            try:
+                self._take(event)
+            except UsageError as error:
+                raise DamagedInputError(str(error), file="load", line=number) from error
             if self._waiting >= self._piece_events or self._waiting_bytes >= BATCH_BYTES_MAX // 4:
                 self._write()
         self._write()

@@ -120,6 +120,8 @@ class Plan:
         """Take the committed batch into memory."""
         records, states = self.records, self.states
         with index.lock:
+            if index.position >= self.last:
+                return  # a reader that followed another process's commit read ours on its way
             first = index.position + 1
             for start in range(0, len(records), MERGE_SLICE):
                 stop = start + MERGE_SLICE

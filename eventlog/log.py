@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -53,6 +54,8 @@ from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
 from eventlog.writer import Writer, nothing
 
+FUTURES_PRUNED: Final = 32  # waiters from which on those that gave up are let go
+EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
 QUOTA_BYTES_MIN: Final = 1024 * 1024
 
 
@@ -100,7 +103,15 @@ def _after_fork() -> None:
         log.writer.forked()
 
 
+def _at_exit() -> None:
+    """Commit what waits when the interpreter ends without a close."""
+    for log in list(_open_logs.values()):
+        if not log.environment.is_forked:
+            log.writer.close(EXIT_DEADLINE_S)
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
 
 RefusalListener = Callable[[list[tuple[Ack, TurnlogError]]], None]
 
@@ -328,6 +339,8 @@ class Log:
         """A future of the running loop that resolves after the next commit of this process."""
         future = asyncio.get_running_loop().create_future()
         with self._changed:
+            if len(self._futures) >= FUTURES_PRUNED:
+                self._futures = [each for each in self._futures if not each.done()]
             self._futures.append(future)
         return future
 
@@ -412,12 +425,11 @@ class Log:
             row = tables.load_row(number)
             origin = Origin(number, row.tenant, row.name)
             return SessionView(origin, row.sealed, Loose(row.sealed, [], []), 0, record), row, None
-        try:
-            row = tables.load_row(state.number)
-        except CorruptionError:
-            if record.last_position < state.last_position:
+        if state.number > record.sessions_made:
+            if state.next:
                 return None  # created after this transaction began
-            raise
+            raise _NoSession  # on its way in an open batch
+        row = tables.load_row(state.number)
         if loose.base > row.sealed:
             return None
         return SessionView(state.origin, row.sealed, loose, stop, record), row, state

@@ -43,9 +43,10 @@ class Stage:
         self._folder = folder
         self._count = 0
 
-    @property
-    def next_path(self) -> Path:
+    def path_of_next(self, operation: str) -> Path:
         """Where the store of the next run will be."""
+        if operation != "create":
+            self._prepared(operation)
         return self._folder / f"run{self._count + 1}" / "store"
 
     def _prepared(self, operation: str) -> tuple[Path, Path]:

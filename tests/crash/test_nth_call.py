@@ -20,7 +20,7 @@ from tests.crash.conftest import Watchdog
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.oracle import Oracle
 from tests.crash.stage import Run, Stage
-from tests.crash.tracing import trace
+from tests.crash.tracing import Traced, trace
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
@@ -36,169 +36,109 @@ CALLS = (
     "ftruncate",
     "mmap",
 )
-ACTIONS = ("signal=SIGKILL", "error=EIO", "error=ENOSPC", "error=EINTR")
-SHORT_POINTS = 1  # of each operation, call and action
+KILL = "signal=SIGKILL"
+ACTIONS = (KILL, "error=EIO", "error=ENOSPC", "error=EINTR")
 POINTS_MAX = 3_000  # a sweep that goes on for longer does not come to an end
 
 
-@pytest.fixture
-def stage(forks: ForkServer, tmp_path: Path) -> Stage:
-    return Stage(forks, tmp_path)
-
-
-@pytest.fixture
-def tracer(strace: str, forks: ForkServer, tmp_path: Path) -> str:
-    """The strace command, where this process may trace others."""
-    folder = tmp_path / "probe"
-    folder.mkdir()
-    stage = Stage(forks, folder)
-    (folder / "traced").mkdir()
-
-    def start(gate: Path) -> Child:
-        return stage.start("create", "probe", gate=gate)[0].child
-
-    try:
-        with trace(strace, folder / "traced", start, calls=("fsync",)) as traced:
-            assert traced.finish() == 0, traced.child.said()
-    except PermissionError as error:
-        pytest.skip(f"strace may not attach: {error}")
-    return strace
-
-
-def which(stage: Stage, operation: str, call: str) -> dict[str, Any]:
-    """Memory for the interpreter itself is not ours: a new thread without any hangs its starter.
-
-    So only the maps of the store's files fail, or, while their names are not known yet, only what
-    the main thread maps.
-    """
-    if call != "mmap":
-        return {}
-    if operation == "create":
-        return {"threads": False}
-    path = stage.next_path
-    return {"only": (path / DATA_FILE, path / LOCK_FILE)}
-
-
 class Sweep:
-    """One operation, one kind of call, one action: at the first call, the second, and so on."""
+    """Operations under strace, each on a store of its own."""
 
-    def __init__(
-        self, stage: Stage, strace: str, folder: Path, operation: str, call: str, action: str
-    ) -> None:
-        self._stage = stage
+    def __init__(self, forks: ForkServer, strace: str, folder: Path) -> None:
+        self._stage = Stage(forks, folder)
         self._strace = strace
         self._folder = folder
-        self.operation = operation
-        self.call = call
-        self.action = action
-        self.count = 0
+        self._runs = 0
 
-    def at(self, nth: int, *, persistent: bool = False) -> bool:
-        """Tamper with the Nth call; False when there was none."""
-        self.count += 1
-        when = f"{nth}+" if persistent else str(nth)
-        where = f"{self.operation}: {self.call}:{self.action}:when={when}"
-        folder = self._folder / where.replace("/", "").replace(" ", "")
+    def run(
+        self, operation: str, where: str, calls: tuple[str, ...], inject: str | None
+    ) -> tuple[int, Traced]:
+        """Let an operation run, and judge what it left; its exit status and its trace."""
+        self._runs += 1
+        folder = self._folder / f"trace{self._runs}"
         folder.mkdir()
-        run = oracle = None
+        started: list[tuple[Run, Oracle]] = []
 
         def start(gate: Path) -> Child:
-            nonlocal run, oracle
-            run, oracle = self._stage.start(self.operation, where, gate=gate)
-            return run.child
-
-        traced = trace(
-            self._strace,
-            folder,
-            start,
-            calls=(self.call,),
-            inject=f"{self.call}:{self.action}:when={when}",
-            **which(self._stage, self.operation, self.call),
-        )
-        status = traced.finish()
-        assert run is not None and oracle is not None
-        killed = status == -signal.SIGKILL
-        if self.action == "signal=SIGKILL":
-            assert killed or status == 0, f"{where}: {run.child.said()}"
-        elif self.call != "mmap":
-            # Memory that the interpreter itself does not get may surface as anything.
-            assert status == 0, f"{where}: {run.child.said()}"
-        elif status != 0:
-            assert status == 1, f"{where}: {run.child.said()}"
-        hit = killed or traced.injected > 0
-        self._stage.judge(run, oracle)
-        return hit
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_few_points(
-    operation: str,
-    action: str,
-    stage: Stage,
-    tracer: str,
-    forks: ForkServer,
-    tmp_path: Path,
-    watchdog: Watchdog,
-) -> None:
-    """The calls of one kind, spread evenly over what the operation makes of them."""
-    counts = calls_of(operation, stage, tracer, tmp_path)
-    hit = 0
-    for number, call in enumerate(CALLS):
-        count = counts[call]
-        each = Sweep(stage, tracer, tmp_path, operation, call, action)
-        # Another of the points for each action, so that together they are more.
-        offset = (number + ACTIONS.index(action)) % max(1, count)
-        parts = [
-            (offset + part * count // SHORT_POINTS) % max(1, count) for part in range(SHORT_POINTS)
-        ]
-        for nth in sorted({1 + part for part in parts}) if count else ():
-            watchdog.feed()
-            hit += each.at(nth)
-    assert hit >= len([call for call in CALLS if counts[call]])
-
-
-def calls_of(operation: str, stage: Stage, strace: str, folder: Path) -> Counter[str]:
-    """How many calls of each kind the busiest thread makes."""
-    most: Counter[str] = Counter()
-    for calls in (tuple([call for call in CALLS if call != "mmap"]), ("mmap",)):
-        where = folder / f"calls {len(calls)}"
-        where.mkdir()
-        started = []
-
-        def start(gate: Path, started: list[tuple[Run, Oracle]] = started) -> Child:
-            started.append(stage.start(operation, "unharmed", gate=gate))
+            started.append(self._stage.start(operation, where, gate=gate))
             return started[0][0].child
 
-        traced = trace(strace, where, start, calls=calls, **which(stage, operation, calls[0]))
-        assert traced.finish() == 0, traced.child.said()
-        stage.judge(*started[0])
-        for (_, call), count in traced.counts().items():
-            most[call] = max(most[call], count)
-    return most
+        scope = self._scope(operation, calls)
+        with trace(self._strace, folder, start, calls=calls, inject=inject, **scope) as traced:
+            status = traced.finish()
+        assert status in (0, 1, -signal.SIGKILL), f"{where}: {status}, {traced.child.said()}"
+        if status == 1 and (inject is None or not inject.startswith("mmap")):
+            raise AssertionError(f"{where}: {traced.child.said()}")
+        self._stage.judge(*started[0])
+        return status, traced
+
+    def _scope(self, operation: str, calls: tuple[str, ...]) -> dict[str, Any]:
+        """Memory for the interpreter itself is not ours: a thread without any hangs its starter.
+
+        So only the maps of the store's files fail, or, while their names are not known yet, only
+        what the main thread maps.
+        """
+        if calls != ("mmap",):
+            return {}
+        if operation == "create":
+            return {"threads": False}
+        path = self._stage.path_of_next(operation)
+        return {"only": (path / DATA_FILE, path / LOCK_FILE)}
+
+    def at(self, operation: str, call: str, action: str, nth: int) -> bool:
+        """Tamper with the Nth call; False when there was none."""
+        where = f"{operation}: {call}, {action}, when={nth}"
+        status, traced = self.run(operation, where, (call,), f"{call}:{action}:when={nth}")
+        return status == -signal.SIGKILL or traced.injected > 0
+
+    def counts(self, operation: str) -> Counter[str]:
+        """How many calls of each kind the thread makes that makes the most of them."""
+        most: Counter[str] = Counter()
+        for calls in (tuple([call for call in CALLS if call != "mmap"]), ("mmap",)):
+            status, traced = self.run(operation, f"{operation}, unharmed", calls, None)
+            assert status == 0
+            for (_, call), count in traced.counts().items():
+                most[call] = max(most[call], count)
+        return most
+
+
+@pytest.fixture
+def sweep(strace: str, forks: ForkServer, tmp_path: Path) -> Sweep:
+    """Where this process may trace others."""
+    sweep = Sweep(forks, strace, tmp_path)
+    try:
+        sweep.run("create", "probe", ("fsync",), None)
+    except PermissionError as error:
+        pytest.skip(f"strace may not attach: {error}")
+    return sweep
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_few_points(operation: str, sweep: Sweep, watchdog: Watchdog) -> None:
+    """One call of each kind for each action, spread over what the operation makes of them."""
+    counts = sweep.counts(operation)
+    hit = 0
+    for number, action in enumerate(ACTIONS):
+        for call in CALLS:
+            if counts[call]:
+                watchdog.feed()
+                hit += sweep.at(operation, call, action, 1 + counts[call] * number // len(ACTIONS))
+    assert hit >= len(ACTIONS) * len(counts) // 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_point(
-    operation: str,
-    action: str,
-    stage: Stage,
-    tracer: str,
-    tmp_path: Path,
-    watchdog: Watchdog,
-) -> None:
+def test_every_point(operation: str, action: str, sweep: Sweep, watchdog: Watchdog) -> None:
     """Until a whole run passes untouched, for each kind of call."""
     points: Counter[str] = Counter()
     for call in CALLS:
-        each = Sweep(stage, tracer, tmp_path, operation, call, action)
         for nth in range(1, POINTS_MAX):
             watchdog.feed()
-            if not each.at(nth):
+            if not sweep.at(operation, call, action, nth):
                 break
             points[call] += 1
         else:
             raise AssertionError(f"{operation}: no end of {call}")
-    print(f"{operation}, {action}: {sum(points.values())} points hit: {dict(points)}")
+    print(f"{operation}, {action}: {sum(points.values())} points, {dict(points)}")
     assert sum(points.values()) > 10
