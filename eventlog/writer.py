@@ -443,8 +443,9 @@ class Writer:
     ) -> None:
         """Bring the loose index up to what a transaction sees."""
         index = self.index
-        if index.transaction == record.transaction:
-            return
+        with index.lock:  # a reader may be in the middle of following the same commit
+            if index.transaction == record.transaction:
+                return
         log = tables.hot_log(record)
         index.catch_up(
             record,

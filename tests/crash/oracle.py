@@ -143,7 +143,7 @@ class Oracle:
                     settled += 1
                     told = Told(line["first"], line["last"], line["position"], line["already"])
                     before = self._told.setdefault(line["ack"], told)
-                    if not self._submitted[line["ack"]].way == "create":
+                    if self._submitted[line["ack"]].way != "create":
                         self._hold(
                             (before.first, before.last, before.position)
                             == (told.first, told.last, told.position),

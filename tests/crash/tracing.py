@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,6 +96,7 @@ def trace(
         command += ["-P", str(path)]
     if inject is not None:
         command += ["-e", f"inject={inject}"]
+    opened = _open_gate(gate, child)
     tracer = subprocess.Popen(
         [*command, "-p", str(child.pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
@@ -103,8 +106,20 @@ def trace(
         said = tracer.stderr.readline()
         if b" attached" not in said:
             raise PermissionError(said.decode("utf-8", "replace").strip())
-        with open(gate, "wb", buffering=0) as opened:
-            opened.write(b".")
+        os.write(opened, b".")
         yield traced
     finally:
+        os.close(opened)
         traced.end()
+
+
+def _open_gate(gate: Path, child: Child) -> int:
+    """The gate, once its process has it open too: that call is over before any is counted."""
+    while True:
+        try:
+            return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        assert child.poll() is None, child.said()
+        time.sleep(0.0005)

@@ -74,7 +74,7 @@ class Operation:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether submitting it again stores it once; a key is looked at before the head, ids after."""
+        """Whether submitting it again stores it once; a key is looked at before the head, ids after."""  # noqa: E501
         unconditional = self.shares[0].expected_head is None
         return not self.clash and (self.key is not None or (self.named and unconditional))
 

@@ -17,6 +17,7 @@ from engine import Event, Store
 from eventlog.errors import StoreUnavailableError, TurnlogError
 from eventlog.failpoints import NAMES, failpoints, raise_
 from eventlog.index import LooseIndex
+from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.writer import Writer
 from tests.model.actors import Workers
 from tests.model.model import Append, New
@@ -297,6 +298,68 @@ def test_the_writer_waits_for_a_reader_that_catches_up(
     other.close()
     assert [sequence for sequence, _, _ in logged(store, "s")] == [0, 1, 2]
     assert places(store, "s") == logged(store, "s")
+
+
+class _Interrupted(list[Any]):
+    """A list that lets something happen in the middle of a walk over it."""
+
+    def __init__(self, values: list[Any], place: int, action: Callable[[], object]) -> None:
+        super().__init__(values)
+        self.armed = threading.Event()
+        self._place = place
+        self._action = action
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if index == self._place and self.armed.is_set():
+            self.armed.clear()
+            self._action()
+        return found
+
+
+def test_a_cut_seen_in_the_middle_of_ours_loses_nothing(
+    checked_store: Callable[..., Store], workers: Workers, store_path: Path
+) -> None:
+    """The writer looked for what is sealed without the lock, while a reader took over a cut.
+
+    It then took the floor for higher than it was, and cut off a table of loose events.
+    """
+    store = checked_store(snapshot_frequency=HOT_TABLE_POSITIONS)
+    index = store._log.index
+    sealed, kept, rest = (store.session(name) for name in ("sealed", "kept", "rest"))
+    other = workers.start()
+    happened = threading.Event()
+
+    def interrupt() -> None:
+        other.perform(store_path, Append("", "other", (New({}),)))
+        other.ask("reopen", str(store_path))  # it cuts what our writer just sealed
+        reader = threading.Thread(target=sealed.info, daemon=True)
+        reader.start()
+        reader.join(0.5)  # it may have to wait for the writer
+        happened.set()
+
+    def arm() -> None:
+        info = sealed.info()
+        if info is not None and not info.loose_count and not happened.is_set():
+            hot.armed.set()
+
+    sealed.append_many([{"n": n} for n in range(HOT_TABLE_POSITIONS - 1)]).result(HANG_S)
+    with halted("commit.before_begin") as halt:
+        sealed.append({"n": HOT_TABLE_POSITIONS - 1})
+        halt.wait_reached()
+        kept.append_many([{"n": n} for n in range(HOT_TABLE_POSITIONS - 2)])
+        rest.append_many([{}] * 300)
+        hot = _Interrupted(index.hot, HOT_TABLE_POSITIONS - 1, interrupt)
+        index.hot = hot
+        with failpoints({"commit.before_ack": arm}):
+            halt.release()
+            assert happened.wait(HANG_S)
+            for _ in range(3):
+                rest.append({}).result(HANG_S)
+    other.close()
+    assert store.check().findings == []
+    assert [body["n"] for body in kept.history()] == list(range(HOT_TABLE_POSITIONS - 2))
+    assert len(list(store.read())) == store.last_position
 
 
 def test_processes_and_threads_never_give_a_sequence_twice(
