@@ -17,6 +17,6 @@ KNOWN = {
     "test_close_ends_in_time_beside_a_commit_that_does_not": "close waits for a commit that hangs",
     "test_a_store_that_is_slow_to_close_holds_up_no_other": "a slow close holds the registry",
     "test_a_subscription_begins_where_it_is_told": "bounds of after are not checked",
-    "test_a_subscriber_that_waits_on_a_loop_stays_small": "waiters that gave up are kept for a while",
+    "test_a_subscriber_that_waits_on_a_loop_stays_small": "info beside a commit",
     "test_recorded_times_are_kept": "created_us of a loaded session is the load time",
 }
