@@ -324,6 +324,11 @@ def _checked_key(key: str | None) -> str | None:
         return None
     if type(key) is not str:
         raise InvalidNameError(f"idempotency_key must be a str, not {_type(key)}")
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidNameError(
+            f"idempotency_key has {len(key):,} characters; allowed are 1 to {KEY_BYTES_MAX} "
+            "UTF-8 bytes"
+        )
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:

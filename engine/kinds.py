@@ -56,6 +56,10 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
         if loading:
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
+    if len(kind) > KIND_BYTES_MAX:
+        raise InvalidNameError(
+            f"kind has {len(kind):,} characters; allowed are 1 to {KIND_BYTES_MAX} UTF-8 bytes"
+        )
     try:
         size = len(kind.encode())
     except UnicodeEncodeError as error:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.export import encode_line, escape_line, line_mapping, line_to_event
 from eventlog.ack import Ack, Draft
-from eventlog.errors import AppendConflictError, DamagedInputError, UsageError
+from eventlog.errors import (
+    AppendConflictError,
+    DamagedInputError,
+    ForkedStoreError,
+    ReadOnlyError,
+    StoreClosedError,
+    UsageError,
+)
 from eventlog.index import Name
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 from eventlog.record import CONTROL
@@ -70,6 +77,8 @@ class Loader:
                 raise DamagedInputError(str(error), file="load", line=number) from error
             try:
                 self._take(event)
+            except (StoreClosedError, ReadOnlyError, ForkedStoreError):
+                raise
             except UsageError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
             if self._waiting >= self._piece_events or self._waiting_bytes >= BATCH_BYTES_MAX // 4:

@@ -209,8 +209,10 @@ class Subscription:
                 raise StoreClosedError("the store is closed")
             future = self._log.next_commit()
             if self._ended.is_set() or self._log.last_position() > position:
-                future.cancel()
+                self._log.forget_commit(future)
                 return
-            await asyncio.wait((future,), timeout=delay_ms / 1000)
-            future.cancel()
+            try:
+                await asyncio.wait((future,), timeout=delay_ms / 1000)
+            finally:
+                self._log.forget_commit(future)
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)

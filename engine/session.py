@@ -427,6 +427,8 @@ class Session:
         if after is None:
             info = self.info()
             after = -1 if info is None else info.last_sequence
+        elif after < -1:
+            raise UsageError("after is a sequence, or -1 for all")
         return Subscription(
             self._pager(after + 1, None, kinds), self._store._log, self._store._pool
         )

@@ -338,9 +338,12 @@ class Store(Tenant):
         while not log.has_room():
             future = log.next_commit()
             if log.has_room():
-                future.cancel()
+                log.forget_commit(future)
                 return
-            await future
+            try:
+                await future
+            finally:
+                log.forget_commit(future)
             if log.is_closed:
                 raise StoreClosedError("the store is closed")
 

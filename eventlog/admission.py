@@ -82,8 +82,11 @@ class Lookups(Protocol):
     def read_event(self, number: int, sequence: int) -> Record | None:
         """A committed event; None when its session is gone."""
 
-    def tenant(self, name: str) -> tuple[int, bytes]:
-        """Number and secret of a tenant, made when it is new."""
+    def secret(self, name: str) -> bytes:
+        """Secret of a tenant; of one that does not exist, what it will get."""
+
+    def tenant(self, name: str) -> int:
+        """Number of a tenant, made when it is new."""
 
     def new_number(self) -> int:
         """The next session number."""
@@ -265,11 +268,12 @@ class Admission:
         return state
 
     def _create(self, name: Name, ack: Ack) -> SessionState:
-        tenant_number, _ = self._lookups.tenant(name[0])
+        tenant_number = self._lookups.tenant(name[0])
+        recorded_us = ack.all_drafts()[0].recorded_us
         row = SessionRow(
             tenant_number=tenant_number,
             created_position=self._plan.last + 1,
-            created_us=self._plan.recorded_us,
+            created_us=self._plan.recorded_us if recorded_us is None else recorded_us,
             sealed=0,
             messages=0,
             head=NO_SEQUENCE,
@@ -346,7 +350,7 @@ class Admission:
         terms = ack.terms
         if terms is None or terms.key is None:
             return False
-        _, secret = self._lookups.tenant(ack.name[0])
+        secret = self._lookups.secret(ack.name[0])
         digest = terms.digest = key_digest(secret, terms.key)
         if state is None:
             return False
@@ -388,7 +392,7 @@ class Admission:
         """Look all ids of the batch up at once: hot ones in memory, others in the id runs."""
         hashes: list[bytes] = []
         for ack in named:
-            _, secret = self._lookups.tenant(ack.name[0])
+            secret = self._lookups.secret(ack.name[0])
             for part in (ack, *ack.more):
                 for draft in part.drafts:
                     if draft.caller_id is not None:
@@ -518,7 +522,7 @@ class Admission:
         if opening is not None:
             added.append(encode_plain(int(Extension.OPENING)) + encode_plain(opening))
         if terms is not None and terms.key is not None:
-            _, secret = self._lookups.tenant(ack.name[0])
+            secret = self._lookups.secret(ack.name[0])
             digest = terms.digest
             content = content_digest(secret, terms.content)
             count = len(ack.drafts)

@@ -131,7 +131,7 @@ class LooseIndex:
         self.position = 0
         self.floor = 1
         self.generation = 0
-        self.committing = -1
+        self.own_transaction = -1  # of this process's commit in flight
         self.transaction = 0
         self.states: OrderedDict[int, SessionState] = OrderedDict()
         self.names: dict[Name, SessionState] = {}
@@ -151,10 +151,8 @@ class LooseIndex:
     # Following the log
 
     def is_current(self, record: CommitRecord) -> bool:
-        """True when nothing was committed that this index does not know or is about to merge."""
-        return record.generation == self.generation and record.last_position <= max(
-            self.position, self.committing
-        )
+        """True when everything that a transaction sees is known here."""
+        return record.generation == self.generation and record.last_position <= self.position
 
     def catch_up(
         self,
@@ -181,8 +179,8 @@ class LooseIndex:
                 self.generation = record.generation
                 self.position = record.floor - 1
                 self.floor = self.scan = self.kept_from = record.floor
-            self.epoch += 1
-            self.transaction = record.transaction
+            if record.transaction != self.own_transaction:
+                self.epoch += 1  # others may have sealed: rows are to be read again
             if record.last_position > self.position:
                 for key, value in read_hot(self.position + 1):
                     position = U64.unpack(key)[0]
@@ -197,6 +195,7 @@ class LooseIndex:
                     )
             self.drop_before(record.floor)
             self.forget()
+            self.transaction = record.transaction
 
     def _apply(
         self,
@@ -358,12 +357,13 @@ class LooseIndex:
 
     def advance_scan(self) -> None:
         """Move ``scan`` to the oldest hot event that is not sealed."""
-        hot, sequences = self.hot, self.hot_sequences
-        index = self.scan - self.floor
-        stop = len(hot)
-        while index < stop and sequences[index] < hot[index].loose.base:
-            index += 1
-        self.scan = self.floor + index
+        with self.lock:  # a reader may be dropping what others cut
+            hot, sequences = self.hot, self.hot_sequences
+            index = self.scan - self.floor
+            stop = len(hot)
+            while index < stop and sequences[index] < hot[index].loose.base:
+                index += 1
+            self.scan = self.floor + index
 
     def oldest_loose(self, count: int, taken: set[SessionState]) -> list[SessionState]:
         """At most ``count`` sessions, those with the oldest loose events first."""

@@ -16,9 +16,10 @@ import asyncio
 import atexit
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from eventlog.body import decode_body, encode_plain
 from eventlog.creation import create
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
+    BusyError,
     CorruptionError,
     NotAStoreError,
     OverloadedError,
@@ -54,7 +56,6 @@ from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
 from eventlog.writer import Writer, nothing
 
-FUTURES_PRUNED: Final = 32  # waiters from which on those that gave up are let go
 EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
 QUOTA_BYTES_MIN: Final = 1024 * 1024
 
@@ -144,6 +145,7 @@ class Log:
         self._futures: list[asyncio.Future[None]] = []
         self._refusal_listeners: list[RefusalListener] = []
         self._closed = False
+        self._gone = threading.Event()
 
     # Opening and closing
 
@@ -174,8 +176,7 @@ class Log:
         """
         wanted = wanted or {}
         Options(**wanted).check()
-        with _registry_lock:
-            shared = cls._shared(path)
+        with cls._registry(path, lock_deadline_ms) as shared:
             if shared is None and create_new and not read_only:
                 create(
                     path,
@@ -224,6 +225,20 @@ class Log:
     key: tuple[int, int]
 
     @classmethod
+    @contextmanager
+    def _registry(cls, path: str | Path, deadline_ms: int) -> Iterator[Log | None]:
+        """The registry's lock, and the open log of a path; waits for one that is being closed."""
+        while True:
+            with _registry_lock:
+                shared = cls._shared(path)
+                if shared is None or not shared._closed:
+                    yield shared
+                    return
+            # LMDB refuses a second environment of a file until the first is gone.
+            if not shared._gone.wait(deadline_ms / 1000):
+                raise BusyError("this process is still closing the store", owner="this process")
+
+    @classmethod
     def _shared(cls, path: str | Path) -> Log | None:
         try:
             log = _open_logs.get(identity(path))
@@ -254,7 +269,11 @@ class Log:
         return self._closed
 
     def close(self, timeout: float) -> None:
-        """Give up one use; the last one commits what waits and closes the environment."""
+        """Give up one use; the last one commits what waits and closes the environment.
+
+        When a commit hangs for longer than ``timeout``, what waits is refused and the environment
+        is closed as soon as the commit ends.
+        """
         if self.environment.is_forked:
             return
         with _registry_lock:
@@ -264,13 +283,28 @@ class Log:
             if self.users:
                 return
             self._closed = True
-            if not self.writer.close(timeout):
-                self.environment.stop.set()
-                self.writer.refuse(StoreClosedError("the store was closed before the commit"))
-                self.writer.close(timeout)
+        if not self.writer.close(timeout):
+            self.environment.stop.set()
+            self.writer.refuse(StoreClosedError("the store was closed before the commit"))
+            if not self.writer.close(0.1):
+                threading.Thread(target=self._close_late, name="turnlog-close", daemon=True).start()
+                self.announce()
+                return
+        self._close_environment()
+
+    def _close_late(self) -> None:
+        self.writer.join()
+        self._close_environment()
+
+    def _close_environment(self) -> None:
+        try:
             self.environment.close()
-            _open_logs.pop(self.key, None)
-        self.announce()
+        finally:
+            with _registry_lock:
+                if _open_logs.get(self.key) is self:
+                    del _open_logs[self.key]
+            self._gone.set()
+            self.announce()
 
     # Appending and waiting
 
@@ -339,10 +373,15 @@ class Log:
         """A future of the running loop that resolves after the next commit of this process."""
         future = asyncio.get_running_loop().create_future()
         with self._changed:
-            if len(self._futures) >= FUTURES_PRUNED:
-                self._futures = [each for each in self._futures if not each.done()]
             self._futures.append(future)
         return future
+
+    def forget_commit(self, future: asyncio.Future[None]) -> None:
+        """Nobody waits for this future of ``next_commit`` any more."""
+        future.cancel()
+        with self._changed:
+            if future in self._futures:
+                self._futures.remove(future)
 
     def announce(self) -> None:
         """Wake everything that waits for a commit, so that it looks again."""
@@ -432,6 +471,9 @@ class Log:
         row = tables.load_row(state.number)
         if loose.base > row.sealed:
             return None
+        if stop and loose.positions[stop - 1] > record.last_position:
+            # Merged since this transaction began, perhaps a part of a batch only.
+            stop = bisect_right(loose.positions, record.last_position, 0, stop)
         return SessionView(state.origin, row.sealed, loose, stop, record), row, state
 
     @contextmanager
@@ -461,7 +503,9 @@ class Log:
             if found is None:
                 return None
             _, view, row, state = found
-            return _facts(view.origin, row, state)
+            if state is not None:
+                return self._facts_of(state)
+            return _facts(view.origin, row, None)
 
     def read_session(
         self,
@@ -537,43 +581,66 @@ class Log:
         self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]
     ) -> list[SessionFacts]:
         """Sessions of a tenant whose last event lies before a position, newest first."""
-        found: list[SessionFacts] = []
-        with self.transaction() as tables:
-            self._current(tables)
-            number = tables.find_number(tenant, "")
-            if number is None:
-                return found
-            loose = {
-                state.number: state
-                for state in self.index.loose_states()
-                if state.row.tenant_number == number
-            }
-            in_memory = sorted(
-                [state for state in loose.values() if state.last_position < before],
-                key=_last_position,
-                reverse=True,
-            )
-            newest = iter(in_memory)
-            state = next(newest, None)
-            for position, session in tables.activity(number, before):
-                while state is not None and state.last_position > position:
-                    _take(found, _facts_of(tables, state), accept)
-                    if len(found) == count:
-                        return found
-                    state = next(newest, None)
-                if session in loose:
+        while True:
+            # Memory first, the transaction second: a session sealed in between is in the former.
+            with self.index.lock:
+                loose = [
+                    (state.last_position, state)
+                    for state in self.index.loose_states()
+                    if state.row.tenant == tenant and state.next
+                ]
+            with self.transaction() as tables:
+                record = tables.commit_record()
+                if not self.index.is_current(record):
+                    self.writer.catch_up(tables, record, pause=nothing)
                     continue
-                row = tables.load_row(session)
-                if row.last_position != position:
-                    continue  # a newer row stands for it
-                origin = Origin(session, row.tenant, row.name)
-                _take(found, _facts(origin, row, None), accept)
+                number = tables.find_number(tenant, "")
+                if number is None:
+                    return []
+                return self._newest(tables, number, before, count, accept, loose)
+
+    def _newest(
+        self,
+        tables: ReadTables,
+        tenant_number: int,
+        before: int,
+        count: int,
+        accept: Callable[[SessionFacts], bool],
+        loose: list[tuple[int, SessionState]],
+    ) -> list[SessionFacts]:
+        """Merge what is loose with the activity table, newest first."""
+        found: list[SessionFacts] = []
+        numbers = {state.number for _, state in loose}
+        waiting = sorted([each for each in loose if each[0] < before], key=_position_of)
+
+        def take(position: int, state: SessionState) -> None:
+            facts = self._facts_of(state)
+            if accept(facts):
+                # As it was when it was put in order, so that a cursor neither skips nor repeats.
+                found.append(replace(facts, last_position=position))
+
+        for position, session in tables.activity(tenant_number, before):
+            while waiting and waiting[-1][0] > position:
+                take(*waiting.pop())
                 if len(found) == count:
                     return found
-            while state is not None and len(found) < count:
-                _take(found, _facts_of(tables, state), accept)
-                state = next(newest, None)
+            if session in numbers:
+                continue
+            row = tables.load_row(session)
+            if row.last_position != position:
+                continue  # a newer row stands for it
+            facts = _facts(Origin(session, row.tenant, row.name), row, None)
+            if accept(facts):
+                found.append(facts)
+            if len(found) == count:
+                return found
+        while waiting and len(found) < count:
+            take(*waiting.pop())
         return found
+
+    def _facts_of(self, state: SessionState) -> SessionFacts:
+        with self.index.lock:  # a merge changes several fields
+            return _facts(state.origin, state.row, state)
 
     def tenant_names(self) -> list[str]:
         """Names of the tenants, oldest first."""
@@ -657,19 +724,8 @@ class _NoSession(Exception):
     """There is no session of that name."""
 
 
-def _last_position(state: SessionState) -> int:
-    return state.last_position
-
-
-def _take(
-    found: list[SessionFacts], facts: SessionFacts, accept: Callable[[SessionFacts], bool]
-) -> None:
-    if accept(facts):
-        found.append(facts)
-
-
-def _facts_of(tables: ReadTables, state: SessionState) -> SessionFacts:
-    return _facts(state.origin, state.row, state)
+def _position_of(each: tuple[int, SessionState]) -> int:
+    return each[0]
 
 
 def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> SessionFacts:

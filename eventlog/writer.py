@@ -46,6 +46,8 @@ from eventlog.tables import ReadTables, SegmentCache, WriteTables
 
 READER_CHECK_S = 60.0
 SETTLE_TRIES = 10
+TIDY_AGAIN_US = 500_000
+VAIN_MAX = 3  # failures in a row after which a closing store gives up tidying
 SETTLE_FIRST_US = 20_000
 
 
@@ -117,6 +119,7 @@ class _Lookups:
         self.sessions_made = record.sessions_made
         self.tenants_made = record.tenants_made
         self.new_tenants: dict[str, tuple[int, bytes]] = {}
+        self._new_secrets: dict[str, bytes] = {}
 
     def find_session(self, name: Name) -> int | None:
         return self._tables.find_session(name)
@@ -142,14 +145,23 @@ class _Lookups:
             return decode_record(state.origin, position, value, Record)
         return self._tables.read_event(number, sequence, self._cache)
 
-    def tenant(self, name: str) -> tuple[int, bytes]:
+    def secret(self, name: str) -> bytes:
+        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
+        if known is not None:
+            return known[1]
+        secret = self._new_secrets.get(name)
+        if secret is None:
+            secret = self._new_secrets[name] = random_bytes(SECRET_BYTES)
+        return secret
+
+    def tenant(self, name: str) -> int:
         known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
         if known is None:
             self.tenants_made += 1
-            known = (self.tenants_made, random_bytes(SECRET_BYTES))
+            known = (self.tenants_made, self.secret(name))
             self.new_tenants[name] = known
             self._tables.put_tenant(known[0], TenantRow(known[1], name))
-        return known
+        return known[0]
 
     def new_number(self) -> int:
         self.sessions_made += 1
@@ -182,6 +194,7 @@ class Writer:
         self._gate: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._slice_us = 0
+        self._vain = 0  # transactions in a row that failed
         self._doubt: _Doubt | None = None
         self._ids_pending = True
         self._thread: threading.Thread | None = None
@@ -239,6 +252,11 @@ class Writer:
         thread.join(timeout)
         return not thread.is_alive()
 
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join()
+
     def refuse(self, error: TurnlogError) -> None:
         """Fail all that waits and take nothing more."""
         with self._lock:
@@ -269,7 +287,7 @@ class Writer:
             hint="Close the store and open it again; appends without an ack may be in.",
         )
         failure.__cause__ = error
-        self.index.committing = -1
+        self.index.own_transaction = -1
         self.refuse(failure)
         self.on_commit()
 
@@ -331,8 +349,7 @@ class Writer:
             transaction = self.environment.begin_write(self.lock_deadline_ms)
         except TurnlogError as error:
             self._failed(None, error)
-            if not batch:
-                self.machine.overdue = False
+            self._tidy_later()
             if self.environment.is_replaced:
                 self.refuse(error)
             return False
@@ -344,25 +361,24 @@ class Writer:
             if work.is_empty:
                 self.environment.abort(transaction)
             else:
-                index.committing = work.plan.last
+                index.own_transaction = work.record.transaction
                 fp("commit.before_commit")
                 self.environment.commit(transaction)
         except CommitFailedError as failure:
-            index.committing = -1
+            index.own_transaction = -1
             if work is not None:
                 with self._lock:
                     self._doubt = _Doubt(work, failure)
                     self.machine.doubt(CLOCK.monotonic_us())
             return False
         except BaseException as error:
-            index.committing = -1
+            index.own_transaction = -1
             self.environment.abort(transaction)
             if work is not None:
                 work.plan.drop(index)
                 work.sealing.drop(index)
             self._failed(None, _as_ours(error))
-            with self._lock:
-                self.machine.overdue = False
+            self._tidy_later()
             if not isinstance(error, Exception):
                 raise
             return False
@@ -370,6 +386,16 @@ class Writer:
         self._slice_us = CLOCK.monotonic_us()  # a commit lets the GIL go
         self._succeeded(work)
         return not work.is_empty
+
+    def _tidy_later(self) -> None:
+        """After a failure: what is due stays due, but is not tried again at once."""
+        with self._lock:
+            machine = self.machine
+            self._vain += 1
+            machine.overdue = is_overdue(self.index) and not (
+                machine.closing and self._vain >= VAIN_MAX
+            )
+            machine.tidy_us = CLOCK.monotonic_us() + TIDY_AGAIN_US
 
     def _write(self, tables: WriteTables, batch: list[Ack]) -> _Work:
         """Everything between begin and commit."""
@@ -473,6 +499,7 @@ class Writer:
             plan.merge(index, self.pause)
             work.sealing.merge(index)
             index.transaction = work.record.transaction
+        self._vain = 0
         fp("commit.before_ack")
         settle(plan.placed)
         settle(plan.repeated)
@@ -494,11 +521,11 @@ class Writer:
         self.on_commit()
 
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
-        for ack, error in refused:
-            settle((ack,), error)
         queued = [(ack, error) for ack, error in refused if ack.queued]
         if queued and self.on_refused is not None:
-            self.on_refused(queued)
+            self.on_refused(queued)  # first, so that who waits for the acks can ask for them
+        for ack, error in refused:
+            settle((ack,), error)
 
     def _settle_doubt(self) -> None:
         """Find out what became of a failed commit (invariant 3)."""

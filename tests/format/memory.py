@@ -59,7 +59,13 @@ class Memory:
             return decode_record(state.origin, state.loose.positions[place], value, Record)
         return self.sealed_events.get((number, sequence))
 
-    def tenant(self, name: str) -> tuple[int, bytes]:
+    def secret(self, name: str) -> bytes:
+        return self.tenant_row(name)[1]
+
+    def tenant(self, name: str) -> int:
+        return self.tenant_row(name)[0]
+
+    def tenant_row(self, name: str) -> tuple[int, bytes]:
         known = self.tenants.get(name)
         if known is None:
             number = len(self.tenants) + 1

@@ -114,22 +114,22 @@ import os, signal, sys
 from engine import Store
 
 def lines():
-    for n in range(30_000):
+    for n in range(12_000):
         yield {"session": f"s{n % 7}", "kind": "message", "recorded_us": n, "body": {"n": n}}
-        if n == 17_000:
+        if n == 7_000:
             os.kill(os.getpid(), signal.SIGKILL)
 
-Store.open(sys.argv[1]).load(lines(), piece_events=1_000)
+Store.open(sys.argv[1]).load(lines(), piece_events=500)
 """
     run_script(script, store_path, code=-9)
-    lines = [line(f"s{n % 7}", recorded_us=n, body={"n": n}) for n in range(30_000)]
+    lines = [line(f"s{n % 7}", recorded_us=n, body={"n": n}) for n in range(12_000)]
     with Store.open(store_path) as store:
         there = store.last_position
-        assert 16_000 <= there <= 17_000
-        assert store.load(lines) == LoadResult(30_000 - there, there)
+        assert 6_500 <= there <= 7_000
+        assert store.load(lines) == LoadResult(12_000 - there, there)
         for number in range(7):
             found = [body["n"] for body in store.session(f"s{number}").history()]
-            assert found == list(range(number, 30_000, 7))
+            assert found == list(range(number, 12_000, 7))
         assert store.check().findings == []
 
 

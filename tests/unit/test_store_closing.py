@@ -93,7 +93,7 @@ def test_reads_never_disturb_appends(store: Store) -> None:
     stop = threading.Event()
 
     def append() -> None:
-        for number in range(1, 300):
+        for number in range(1, 50):
             call.append({"n": number}).result(HANG_S)
         stop.set()
 
@@ -103,7 +103,7 @@ def test_reads_never_disturb_appends(store: Store) -> None:
             list(store.read(limit=20))
 
     in_threads(append, *[read] * 8)
-    assert len(call.history()) == 300
+    assert len(call.history()) == 50
 
 
 def test_a_caller_may_wait_in_a_thread_with_a_deadline(store: Store) -> None:

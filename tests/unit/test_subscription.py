@@ -15,7 +15,7 @@ from engine import Event, Store, Subscription
 from eventlog.errors import StoreClosedError, UsageError
 from tests.model.actors import Workers
 from tests.model.model import Append, New
-from tests.model.staging import HANG_S, in_threads
+from tests.model.staging import HANG_S, halted, in_threads
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +310,38 @@ def test_what_a_subscriber_was_shown_can_be_read(store: Store) -> None:
                 assert len(call.history()) > event.sequence
 
     in_threads(append, follow)
+
+
+@pytest.mark.parametrize("way", ["thread", "loop"])
+def test_an_event_is_not_missed_that_was_committed_while_it_looked(store: Store, way: str) -> None:
+    """A subscriber saw the new last position, but not yet the event, and waited for the next one.
+
+    The event came with the session's next commit, which may never be.
+    """
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    found: list[Any] = []
+
+    def follow() -> None:
+        subscription = call.subscribe(after=0)
+        if way == "thread":
+            found.extend(numbers(subscription, 1))
+        else:
+            found.extend(run(numbers_async(subscription, 1)))
+
+    with halted("commit.after_commit") as halt:
+        ack = call.append({"n": 1})
+        halt.wait_reached()
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        thread.join(0.3)  # it looks, and finds the event or waits for it
+    ack.result(HANG_S)
+    thread.join(3)
+    missed = thread.is_alive()
+    call.append({"n": 2}).result(HANG_S)  # lets it go in any case
+    thread.join(HANG_S)
+    assert found == [1]
+    assert not missed
 
 
 def test_both_ways_of_iterating_may_take_turns(store: Store) -> None:
