@@ -57,9 +57,8 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
     if len(kind) > KIND_BYTES_MAX:
-        raise InvalidNameError(
-            f"kind has {len(kind):,} characters; allowed are 1 to {KIND_BYTES_MAX} UTF-8 bytes"
-        )
+        unit = "UTF-8 bytes" if kind.isascii() else "characters"
+        raise InvalidNameError(f"kind has {len(kind)} {unit}; allowed are 1 to {KIND_BYTES_MAX}")
     try:
         size = len(kind.encode())
     except UnicodeEncodeError as error:

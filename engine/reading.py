@@ -132,6 +132,16 @@ class PositionPager:
         return self._window is not None
 
 
+async def _page_on_pool(pager: Pager, pool: Callable[[], Executor]) -> list[Event]:
+    """The next page, read on the store's pool."""
+    loop = asyncio.get_running_loop()
+    try:
+        future = loop.run_in_executor(pool(), pager.next_page)
+    except RuntimeError as error:  # the pool was shut down with the store
+        raise StoreClosedError("the store is closed") from error
+    return await future
+
+
 class Events:
     """Events, lazily; use it once, with ``for`` or ``async for``."""
 
@@ -144,8 +154,7 @@ class Events:
             yield from page
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        loop = asyncio.get_running_loop()
-        while page := await loop.run_in_executor(self._pool(), self._pager.next_page):
+        while page := await _page_on_pool(self._pager, self._pool):
             for event in page:
                 yield event
 
@@ -191,10 +200,9 @@ class Subscription:
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        loop = asyncio.get_running_loop()
         while not self._ended.is_set():
             position = self._log.last_position()
-            if page := await loop.run_in_executor(self._pool(), self._pager.next_page):
+            if page := await _page_on_pool(self._pager, self._pool):
                 for event in page:
                     yield event
                     if self._ended.is_set():

@@ -221,12 +221,19 @@ class CommitMachine:
         self.closing = True
         self.refusal = self.refusal or StoreClosedError("the store is closed")
 
-    def refuse(self, error: TurnlogError) -> list[Ack]:
-        """Take no more appends, because of ``error``; gives all that waited."""
+    def refuse(self, error: TurnlogError, *, in_flight: bool = True) -> list[Ack]:
+        """Take no more appends, because of ``error``; gives all that waited.
+
+        Args:
+            error: What later appends are told.
+            in_flight: Also give back the batch that was handed out.
+        """
         self.refusal = error
-        waiting = [*self.in_flight, *self.queue]
-        self.in_flight = []
+        waiting = list(self.queue)
         self.queue.clear()
         self.more_events = self.more_bytes = 0
-        self.suspect = False
+        if in_flight:
+            waiting = [*self.in_flight, *waiting]
+            self.in_flight = []
+            self.suspect = False
         return waiting

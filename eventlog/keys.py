@@ -31,8 +31,9 @@ def name_bytes(name: object, what: str) -> bytes:
     if type(name) is not str:
         raise InvalidNameError(f"{what} must be a str, not {type(name).__name__}")
     if len(name) > NAME_BYTES_MAX:  # looked at first, so that nothing huge is copied
+        unit = "UTF-8 bytes" if name.isascii() else "characters"
         raise InvalidNameError(
-            f"{what} has {len(name):,} characters; allowed are 1 to {NAME_BYTES_MAX} UTF-8 bytes"
+            f"{what} has {len(name)} {unit}; allowed are 1 to {NAME_BYTES_MAX} UTF-8 bytes"
         )
     try:
         encoded = name.encode()

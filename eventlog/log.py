@@ -285,7 +285,9 @@ class Log:
             self._closed = True
         if not self.writer.close(timeout):
             self.environment.stop.set()
-            self.writer.refuse(StoreClosedError("the store was closed before the commit"))
+            self.writer.refuse(
+                StoreClosedError("the store was closed before the commit"), in_flight=False
+            )
             if not self.writer.close(0.1):
                 threading.Thread(target=self._close_late, name="turnlog-close", daemon=True).start()
                 self.announce()

@@ -257,10 +257,15 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
 
-    def refuse(self, error: TurnlogError) -> None:
-        """Fail all that waits and take nothing more."""
+    def refuse(self, error: TurnlogError, *, in_flight: bool = True) -> None:
+        """Fail all that waits and take nothing more.
+
+        Args:
+            error: What callers are told.
+            in_flight: Also fail the batch that is being committed; False when that goes on.
+        """
         with self._lock:
-            waiting = self.machine.refuse(error)
+            waiting = self.machine.refuse(error, in_flight=in_flight)
             self._wake()
         self._refused([(ack, error) for ack in waiting])
 
@@ -438,6 +443,21 @@ class Writer:
                 tables.put_names([(state.name, state.number) for state in plan.created])
         self.pause()
         sealing = seal(tables, log, index, record.floor, len(plan.records), self.pause)
+        try:
+            return self._finish(tables, record, plan, lookups, sealing)
+        except BaseException:
+            sealing.drop(index)
+            raise
+
+    def _finish(
+        self,
+        tables: WriteTables,
+        record: CommitRecord,
+        plan: Plan,
+        lookups: _Lookups,
+        sealing: Sealing,
+    ) -> _Work:
+        """The id runs' share of work, and the commit record."""
         merged = 0
         if self._ids_pending or sealing.cuts:
             merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
