@@ -445,16 +445,26 @@ class Log:
         self,
         tables: ReadTables,
         name: Name,
+        seen: int,
         state: SessionState | None,
         loose: Loose | None,
         stop: int,
     ) -> tuple[SessionView, SessionRow, SessionState | None] | None:
-        """One session in this transaction; None when the view is too new for it: begin again."""
+        """One session in this transaction; None when the view is too new for it: begin again.
+
+        Args:
+            tables: The transaction.
+            name: The session's names.
+            seen: Position that the index had reached before the view was taken.
+            state: The view: what memory holds of the session.
+            loose: Its loose list.
+            stop: How many entries that had.
+        """
         index = self.index
-        was_current = index.is_current(record := tables.commit_record())
-        if not was_current:
+        record = tables.commit_record()
+        if not index.is_current(record):
             self.writer.catch_up(tables, record, pause=nothing)
-        if not was_current or state is None:
+        if record.last_position > seen or state is None:
             state = index.names.get(name)
             if state is not None:
                 loose = state.loose
@@ -484,6 +494,7 @@ class Log:
     ) -> Iterator[tuple[ReadTables, SessionView, SessionRow, SessionState | None] | None]:
         """One session in one read transaction; None when there is none of that name."""
         while True:
+            seen = self.index.position  # first: what is merged later may be missing in the view
             state = self.index.names.get(name)
             loose = None if state is None else state.loose
             stop = 0 if loose is None else len(loose.positions)
@@ -491,7 +502,7 @@ class Log:
             with self.environment.read() as transaction:
                 tables = ReadTables(transaction, self.environment.db)
                 try:
-                    found = self._view(tables, name, state, loose, stop)
+                    found = self._view(tables, name, seen, state, loose, stop)
                 except _NoSession:
                     yield None
                     return
