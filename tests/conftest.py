@@ -25,6 +25,12 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
+        "--model-steps",
+        type=int,
+        default=5_000,
+        help="steps of the model machine",
+    )
+    parser.addoption(
         "--crash-cycles",
         type=int,
         default=3,
@@ -90,10 +96,3 @@ def checked_store(store_path: Path) -> Iterator[Callable[..., Store]]:
 def store(checked_store: Callable[..., Store]) -> Store:
     """A new store, checked when the test ends."""
     return checked_store()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The model machine is too long for every run."""
-    for item in items:
-        if "tests/model/" in item.path.as_posix():
-            item.add_marker(pytest.mark.slow)
