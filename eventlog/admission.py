@@ -590,9 +590,16 @@ def _digest(secret: bytes, person: bytes, data: bytes) -> bytes:
     return state.digest()
 
 
+def _given_and_tokens(tail: bytes) -> tuple[int, int]:
+    fields = TAIL.unpack(tail)
+    return fields[0], fields[4]
+
+
 def same_content(stored: Record, draft: Draft) -> bool:
-    """True when a stored event is what a draft would write: kind, body and the caller's marks."""
-    if stored.kind_code != draft.kind:
+    """True when a stored event is what a draft would write: kind, time, tokens, body and marks."""
+    if stored.kind_code != draft.kind or _given_and_tokens(stored.head[HEAD.size :]) != (
+        _given_and_tokens(draft.tail)
+    ):
         return False
     if canonical_bytes(stored.payload) != canonical_bytes(draft.body):
         return False
