@@ -6,7 +6,7 @@ Invariants:
     1. A segment, its session's row and its place in the activity table change in one transaction.
     2. Only committed events are sealed, never those of the batch beside them.
     3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
-    4. One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 16 events that
+    4. One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 8 events that
        it appends, and cuts at most ``COMMIT_CUTS_MAX`` tables.
     5. An activity row counts only while its position is the session's last sealed one; replaced
        rows are removed when nothing waits, and skipped by readers until then.
@@ -41,7 +41,10 @@ from eventlog.rows import KeyedResult, SessionRow
 from eventlog.segment import Run, describe_runs, encode_segments
 from eventlog.tables import WriteTables
 
-SEALED_TOGETHER = 16  # sessions; about one slice of Python
+SEALED_TOGETHER = 8  # sessions; about one slice of Python
+LEAST_ROLL_UPS = 4  # sessions that a small commit may seal
+EVENTS_PER_ROLL_UP = 8  # fewer than a segment holds, so that sealing keeps up
+TIDY_ROLL_UPS = 16  # sessions that a commit without events seals
 
 
 @dataclass(slots=True)
@@ -120,8 +123,9 @@ def seal(
     if index.damaged:
         return done  # the hot log cannot be trusted: move nothing
     try:
-        for state in _candidates(index, max(COMMIT_ROLL_UPS_MAX, event_count // 16)):
+        for state in _candidates(index, _share(index, event_count)):
             _collect(tables, log, index, state, done)
+            pause()
         for start in range(0, len(done.rows), SEALED_TOGETHER):
             _seal_sessions(done, start, start + SEALED_TOGETHER)
             pause()
@@ -145,6 +149,20 @@ def seal(
         done.drop(index)
         raise
     return done
+
+
+def _share(index: LooseIndex, event_count: int) -> int:
+    """How many sessions one commit seals: as many as keep the hot log from growing.
+
+    Spread over the commits, so that none of them holds the GIL for long; more only when the hot
+    log is far over its target.
+    """
+    if not event_count:
+        return TIDY_ROLL_UPS
+    share = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
+    if 2 * len(index.hot) > 3 * HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET:
+        share = max(share, COMMIT_ROLL_UPS_MAX)
+    return share
 
 
 def _first(pair: tuple[bytes, SessionRow]) -> bytes:
