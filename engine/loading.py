@@ -88,6 +88,8 @@ class Loader:
 
     def _take(self, event: dict[str, Any]) -> None:
         tenant = event["tenant"] or self._default_tenant
+        if self._default_tenant and tenant != self._default_tenant:
+            raise UsageError(f"the line belongs to another tenant, {tenant!r}")
         name = (tenant, event["session"])
         arrival = self._arrivals.get(name)
         if arrival is None:

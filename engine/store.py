@@ -167,7 +167,7 @@ class Store(Tenant):
         self.path = path
         self._log = log
         self._on_rejected = on_rejected
-        self._rejected: list[TurnlogError] = []
+        self._rejected: list[tuple[Ack, TurnlogError]] = []
         self._executor: ThreadPoolExecutor | None = None
         self._executor_lock = threading.Lock()
         self._closed = False
@@ -202,8 +202,8 @@ class Store(Tenant):
                 creation, as are the next two. Default 25.
             max_messages: Messages that a session's view keeps.
             quota_bytes: Bytes of pages from which appends are refused.
-            on_rejected: Called, on the store's pool, for each ``ack="queued"`` append that was
-                refused after it was accepted.
+            on_rejected: Called, on the store's pool, for each append that was refused after it was
+                accepted, if it was ``ack="queued"`` or nobody waited for its ack.
             verify: Walk the whole structure of the file before it is mapped.
             allow_network: Accept a network file system, where locks may not work.
             lock_deadline_ms: How long a commit waits for another process's lock.
@@ -309,7 +309,8 @@ class Store(Tenant):
 
         Raises:
             TimeoutError: Not in time.
-            TurnlogError: The first ``ack="queued"`` append that was refused since the last flush.
+            TurnlogError: The first append that was refused since the last flush and whose caller
+                was not told: a queued one, or one whose ack nobody asked.
         """
         self._log.flush(timeout)
         return self._flushed()
@@ -325,19 +326,23 @@ class Store(Tenant):
 
     def _flushed(self) -> int:
         rejected, self._rejected = self._rejected, []
-        if rejected:
-            error = rejected[0]
-            if len(rejected) > 1:
-                error.add_note(f"{len(rejected) - 1} more queued appends were refused")
-            raise error
+        unheard = [error for ack, error in rejected if ack.queued or ack.is_unheard]
+        if unheard:
+            error = unheard[0]
+            if len(unheard) > 1:
+                error.add_note(f"{len(unheard) - 1} more appends were refused")
+            raise error.with_traceback(None)
         return self._log.last_position()
 
     async def room(self) -> None:
         """Wait until the queue is less than half full."""
+        await self._room_for(0)
+
+    async def _room_for(self, byte_count: int) -> None:
         log = self._log
-        while not log.has_room():
+        while not log.has_room(byte_count):
             future = log.next_commit()
-            if log.has_room():
+            if log.has_room(byte_count):
                 log.forget_commit(future)
                 return
             try:
@@ -357,12 +362,15 @@ class Store(Tenant):
         self._on_rejected = callback
 
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
-        kept = REJECTED_KEPT - len(self._rejected)
-        self._rejected += [error for _, error in refused[:kept]]
+        kept = max(0, REJECTED_KEPT - len(self._rejected))
+        self._rejected += refused[:kept]
         callback = self._on_rejected
         if callback is not None:
-            for ack, error in refused:
-                self._pool().submit(callback, ack, error)
+            try:
+                for ack, error in refused:
+                    self._pool().submit(callback, ack, error)
+            except RuntimeError:
+                return  # the pool is gone with the store or the interpreter; flush still tells
 
     # State
 
@@ -404,9 +412,11 @@ class Store(Tenant):
                 self._submit(ack, None)
                 return
             except OverloadedError:
-                await self.room()
+                await self._room_for(ack.byte_count)
 
     def _pool(self) -> Executor:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
         with self._executor_lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(POOL_THREADS, "turnlog-pool")
@@ -420,4 +430,7 @@ class Store(Tenant):
 def _decode_cursor(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
         raise UsageError("cursor is not one that sessions() gave")
-    return int(cursor)
+    position = int(cursor)
+    if not 1 <= position <= U64_MAX:
+        raise UsageError("cursor is not one that sessions() gave")
+    return position

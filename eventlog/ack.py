@@ -20,6 +20,7 @@ from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 WAITING: Final = 0
 DURABLE: Final = 1
 REFUSED: Final = 2
+HEARD: Final = 3  # refused, and its caller was told
 
 
 class Draft(NamedTuple):
@@ -240,8 +241,19 @@ class Ack:
 
     def _settled(self) -> Ack:
         if self._error is not None:
-            raise self._error
+            self._state = HEARD
+            raise self._error.with_traceback(None)
         return self
+
+    @property
+    def is_unheard(self) -> bool:
+        """True when it was refused and nobody was told."""
+        return self._state == REFUSED
+
+    @property
+    def is_awaited(self) -> bool:
+        """True when somebody waits for it."""
+        return self._waiters is not None or self._gate is not None
 
     def _known(self, name: str) -> None:
         if self._state == WAITING:
@@ -387,4 +399,5 @@ def _resolve(waiting: list[tuple[asyncio.Future[Ack], Ack]]) -> None:
             if ack._error is None:
                 future.set_result(ack)
             else:
+                ack._state = HEARD
                 future.set_exception(ack._error)

@@ -28,6 +28,7 @@ from eventlog.errors import (
     ConflictError,
     DuplicateIdError,
     IdempotencyConflictError,
+    QuotaExceededError,
     TurnlogError,
     UsageError,
 )
@@ -112,6 +113,7 @@ class Plan:
     block_links: list[tuple[int, bytes]] = field(default_factory=list)
     keys: dict[tuple[int, bytes], KeyedResult] = field(default_factory=dict)
     ids: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    full: TurnlogError | None = None  # why nothing may be written, only repeats be told
     keeps_times: bool = False  # an event came with its recorded time
 
     @property
@@ -218,6 +220,7 @@ class Admission:
                 or not state.draft_next
                 or not (position - 1) % BLOCK_POSITIONS
                 or not records
+                or plan.full is not None
                 or len(payload) > LARGE_BYTES
             ):
                 self._admit_one(ack, state)
@@ -243,14 +246,19 @@ class Admission:
     def _admit_one(self, ack: Ack, state: SessionState | None) -> None:
         try:
             if ack.terms is None:
+                self._refuse_full()
                 if state is None:
                     state = self._find(ack.name) or self._create(ack.name, ack)
                 self._place(ack, state)
                 self._plan.placed.append(ack)
             else:
                 self._admit_special(ack)
-        except (ConflictError, UsageError) as error:
+        except (ConflictError, UsageError, QuotaExceededError) as error:
             self._plan.refused.append((ack, error))
+
+    def _refuse_full(self) -> None:
+        if self._plan.full is not None:
+            raise self._plan.full
 
     def _find(self, name: Name) -> SessionState | None:
         state = self._index.names.get(name)
@@ -321,6 +329,7 @@ class Admission:
             ack.repeat(last._session_number, first, last._last, last._position)
             self._plan.repeated.append(ack)
             return
+        self._refuse_full()
         for number, part in enumerate(parts):
             if not part.drafts:
                 continue  # a session that is only read for its condition

@@ -31,6 +31,7 @@ from eventlog.limits import (
 )
 
 SMALL_BYTES: Final = 512  # what an append of at most so many bytes counts
+LOOKED_MAX: Final = 4 * COMMIT_EVENTS_MAX  # appends looked at for one batch
 TIDY_DELAY_US: Final = 5_000  # a lone caller's next append comes sooner, and seals on its way
 RACE_MAX: Final = 256  # appends that threads may offer at once between a look and the next
 
@@ -105,7 +106,7 @@ class CommitMachine:
         """
         queue = self.queue
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.with_traceback(None)
         more_bytes = max(0, ack.byte_count - SMALL_BYTES)
         if len(queue) >= self.appends_max or (
             queue and self.byte_count + SMALL_BYTES + more_bytes > self.bytes_max
@@ -159,7 +160,9 @@ class CommitMachine:
         blocked: set[tuple[str, str]] = set()
         events = byte_count = 0
         queue = self.queue
-        while queue:
+        looked = 0
+        while queue and looked < LOOKED_MAX:
+            looked += 1
             ack = queue[0]
             size = ack.event_count
             if taken and (
@@ -180,7 +183,8 @@ class CommitMachine:
             taken.append(ack)
             events += size
             byte_count += ack.byte_count
-        if not queue:  # nobody else waits, so what was held back may fill the rest
+        if not queue or looked == LOOKED_MAX:
+            # Nobody else waits, or is near the front: what was held back may fill the rest.
             keep = 0
             for ack in held:
                 size = ack.event_count
@@ -196,6 +200,21 @@ class CommitMachine:
             held = held[keep:]
         queue.extendleft(reversed(held))
         return taken
+
+    def put_back(self) -> None:
+        """The batch cannot be written yet: it waits again, before all others."""
+        batch, self.in_flight = self.in_flight, []
+        self.queue.extendleft(reversed(batch))
+        self.more_events += sum([ack.event_count for ack in batch]) - len(batch)
+        self.more_bytes += sum([max(0, ack.byte_count - SMALL_BYTES) for ack in batch])
+
+    def fits(self, byte_count: int) -> bool:
+        """True when the queue is less than half full and takes an append of so many bytes."""
+        return not self.queue or (
+            len(self.queue) * 2 < self.appends_max
+            and self.byte_count * 2 < self.bytes_max
+            and self.byte_count + byte_count <= self.bytes_max
+        )
 
     def committed(self) -> list[Ack]:
         """The batch is durable; gives it back."""
@@ -229,8 +248,7 @@ class CommitMachine:
             in_flight: Also give back the batch that was handed out.
         """
         self.refusal = error
-        waiting = list(self.queue)
-        self.queue.clear()
+        waiting = [self.queue.popleft() for _ in range(len(self.queue))]
         self.more_events = self.more_bytes = 0
         if in_flight:
             waiting = [*self.in_flight, *waiting]

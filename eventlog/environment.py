@@ -253,6 +253,7 @@ class Environment:
         self._idle = threading.Condition()
         self._changing = threading.RLock()
         self._writing = False
+        self._txn: WriteTransaction | None = None
         self._file_bytes = 0  # the data file is at least so long
         self._folder = -1
         self._data = -1
@@ -638,6 +639,7 @@ class Environment:
         except BaseException:
             lock.release()
             raise
+        self._txn = txn
         self._writing = True
         return txn
 
@@ -714,6 +716,12 @@ class Environment:
         return CommitFailedError(error, suspect, full=False)
 
     # The whole
+
+    def abandon(self) -> None:
+        """Drop whatever write transaction is open, when its user lost hold of it."""
+        txn = self._txn
+        if self._writing and txn is not None:
+            self.abort(txn)
 
     def reopen(self, deadline_ms: int = CLOSE_DEADLINE_MS) -> None:
         """Close LMDB, examine the file and open it again, after a commit failed.

@@ -45,7 +45,7 @@ class InvalidMessageError(UsageError):
 class InvalidNameError(UsageError):
     """A tenant, session, id or kind has a name that is not allowed."""
 
-    default_hint = "Use a name of 1 to 512 UTF-8 bytes without lone surrogates."
+    default_hint = "Use a name of the length that the message gives, without lone surrogates."
 
 
 class LimitExceededError(UsageError):
@@ -175,7 +175,7 @@ class StorageFullError(StoreUnavailableError):
 class QuotaExceededError(StoreUnavailableError):
     """The store has reached its byte quota; the append was not written."""
 
-    default_hint = "Delete sessions, or raise quota_bytes."
+    default_hint = "Export what is needed into a new store with a larger quota_bytes."
 
 
 class OverloadedError(StoreUnavailableError):

@@ -57,11 +57,16 @@ class HotLog:
     """
 
     def __init__(
-        self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any], last_position: int
+        self,
+        transaction: lmdb.Transaction[bytes],
+        tables: Mapping[str, Any],
+        last_position: int,
+        floor: int | None = None,
     ) -> None:
         self._transaction = transaction
         self._tables = tables
         self._last = last_position
+        self._floor = floor
 
     def append(
         self, partition: int, expected_last: int, batch: Sequence[tuple[bytes, bytes]]
@@ -73,6 +78,10 @@ class HotLog:
         """
         if partition != PARTITION or expected_last != self._last:
             return Conflict(self._last)
+        if self._floor is not None and not fits(self._last, self._floor, len(batch)):
+            raise CorruptionError(
+                "the hot log would run into its own front", where=f"log {self._floor}"
+            )
         start = 0
         while start < len(batch):
             first = expected_last + 1 + start
@@ -122,6 +131,11 @@ class HotLog:
         assert (first - 1) % HOT_TABLE_POSITIONS == 0
         self._transaction.drop(self._tables[hot_table(first)], delete=False)
         fp("cut.after_drop")
+
+
+def fits(last: int, floor: int, count: int) -> bool:
+    """True when so many more positions leave the ring's oldest table alone."""
+    return last + count - floor + 1 <= (HOT_TABLES - 2) * HOT_TABLE_POSITIONS
 
 
 def hot_table(position: int) -> str:

@@ -100,6 +100,8 @@ class SessionFacts:
 
 def _after_fork() -> None:
     """In a child: nothing of the parent's may be used, nor waited for."""
+    global _registry_lock
+    _registry_lock = threading.RLock()
     for log in _open_logs.values():
         log.writer.forked()
 
@@ -117,7 +119,7 @@ atexit.register(_at_exit)
 RefusalListener = Callable[[list[tuple[Ack, TurnlogError]]], None]
 
 _open_logs: dict[tuple[int, int], Log] = {}
-_registry_lock: Final = threading.RLock()
+_registry_lock = threading.RLock()
 
 
 class Log:
@@ -218,7 +220,11 @@ class Log:
             if read_only:
                 log.writer.refuse(ReadOnlyError("the store was opened read-only"))
             else:
-                log.writer.start()
+                try:
+                    log.writer.start()
+                except BaseException:
+                    environment.close()
+                    raise
             _open_logs[log.key] = log
             return log
 
@@ -255,7 +261,7 @@ class Log:
             if stored[name] != value:
                 raise UsageError(
                     f"the store was created with {name}={stored[name]!r}, not {value!r}",
-                    hint="Leave the option out, or change it with `turnlog configure`.",
+                    hint="Leave the option out; it was fixed when the store was created.",
                 )
 
     @property
@@ -323,7 +329,7 @@ class Log:
         end_us = CLOCK.monotonic_us() + int(timeout * 1e6)
         while True:
             left_s = (end_us - CLOCK.monotonic_us()) / 1e6
-            self.wait_until(self.has_room, max(0.0, left_s))
+            self.wait_until(lambda: self.has_room(ack.byte_count), max(0.0, left_s))
             try:
                 self.submit(ack)
                 return
@@ -331,9 +337,9 @@ class Log:
                 if left_s <= 0:
                     raise
 
-    def has_room(self) -> bool:
+    def has_room(self, byte_count: int = 0) -> bool:
         """True when the queue is less than half full, or takes nothing any more."""
-        return self._closed or self.writer.has_room()
+        return self._closed or self.writer.has_room(byte_count)
 
     def pending(self) -> list[Ack]:
         """Every append that is accepted and not settled, oldest first."""

@@ -139,7 +139,10 @@ def seal(
             if done.keys:
                 tables.put_keys(done.keys)
         _cut(tables, log, index, done, pause)
-        removals = COMMIT_REMOVALS_MAX if event_count else COMMIT_EVENTS_MAX
+        # At least as many as this commit replaces, so that they do not pile up.
+        removals = max(COMMIT_REMOVALS_MAX, len(done.replaced) + 1)
+        if not event_count:
+            removals = COMMIT_EVENTS_MAX
         stale = index.stale_activity
         while stale and removals:
             tables.remove_activity(*stale.popleft())

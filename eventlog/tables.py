@@ -71,7 +71,7 @@ class ReadTables:
 
     def hot_log(self, record: CommitRecord) -> HotLog:
         """The hot log."""
-        return HotLog(self.transaction, self.tables, record.last_position)
+        return HotLog(self.transaction, self.tables, record.last_position, record.floor)
 
     def find_number(self, tenant: str, session: str) -> int | None:
         """Number of a session, or of the tenant itself when ``session`` is empty."""

@@ -17,27 +17,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from eventlog.ack import Ack, settle
+from lmdb import Error as LmdbError
+
+from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Admission, Plan, id_digest
 from eventlog.commit import CommitMachine, Step
 from eventlog.environment import CommitFailedError, Environment
 from eventlog.errors import (
     CorruptionError,
     ForkedStoreError,
+    OverloadedError,
     QuotaExceededError,
+    StoreClosedError,
     StoreUnavailableError,
     SuspectStoreError,
     TurnlogError,
 )
 from eventlog.failpoints import fp
-from eventlog.hotlog import PARTITION, Conflict
+from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex, Name
 from eventlog.keys import U64
 from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
-from eventlog.order import encode_block
+from eventlog.lmdb_errors import map_error, map_os_error
+from eventlog.order import block_first, block_of, encode_block
 from eventlog.record import Record, decode_record, verify_record
 from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow
 from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
@@ -47,6 +53,7 @@ from eventlog.tables import ReadTables, SegmentCache, WriteTables
 READER_CHECK_S = 60.0
 SETTLE_TRIES = 10
 TIDY_AGAIN_US = 500_000
+PUT_BACK_MAX = 100  # seal-first rounds before a batch is refused as overload
 VAIN_MAX = 3  # failures in a row after which a closing store gives up tidying
 SETTLE_FIRST_US = 20_000
 
@@ -194,6 +201,9 @@ class Writer:
         self._gate: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._slice_us = 0
+        self._has_ended = False
+        self._is_open_to_doubt = False  # a commit began, and its acks are not settled
+        self._put_back = 0
         self._vain = 0  # transactions in a row that failed
         self._doubt: _Doubt | None = None
         self._ids_pending = True
@@ -202,9 +212,20 @@ class Writer:
     # Calls from any thread
 
     def start(self) -> None:
-        """Start the thread; a daemon, so that a forgotten store never keeps a process alive."""
-        self._thread = threading.Thread(target=self._run, name="turnlog-writer", daemon=True)
-        self._thread.start()
+        """Start the thread; a daemon, so that a forgotten store never keeps a process alive.
+
+        Raises:
+            StoreUnavailableError: The system gives no thread.
+        """
+        thread = threading.Thread(target=self._run, name="turnlog-writer", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            raise StoreUnavailableError(
+                f"the writer thread cannot be started: {error}",
+                hint="Give the process more memory or threads.",
+            ) from error
+        self._thread = thread
 
     def submit(self, ack: Ack) -> None:
         """Queue an append.
@@ -216,30 +237,32 @@ class Writer:
         # Looked at without the lock, which a forked child must not take.
         if not self.machine.offer(ack):
             if self.machine.refusal is not None:
-                raise self.machine.refusal
+                raise self.machine.refusal.with_traceback(None)
             with self._lock:
                 self.machine.submit(ack)
         if self._asleep:
             self._wake()
+        if self._has_ended:  # it may have been offered after the thread's last look
+            self._refuse_late()
 
     def forked(self) -> None:
         """In a forked child: refuse everything; the thread and its locks stayed in the parent."""
-        self.machine.refusal = ForkedStoreError(
-            "this store was opened before a fork, in the parent process"
-        )
+        error = ForkedStoreError("this store was opened before a fork, in the parent process")
+        self._lock = threading.Lock()  # the old one may be held for ever
+        self.machine.refusal = error
+        for ack in self.machine.refuse(error):
+            # Not ``settle``: the event loops that it would wake are the parent's.
+            ack._error = error
+            ack._state = REFUSED
 
     def pending(self) -> list[Ack]:
         """Every append that is accepted and not settled, oldest first."""
         with self._lock:
             return [*self.machine.in_flight, *self.machine.queue]
 
-    def has_room(self) -> bool:
-        """True when the queue is less than half full."""
-        machine = self.machine
-        return (
-            len(machine.queue) * 2 < machine.appends_max
-            and machine.byte_count * 2 < machine.bytes_max
-        )
+    def has_room(self, byte_count: int = 0) -> bool:
+        """True when the queue is less than half full and takes an append of so many bytes."""
+        return self.machine.fits(byte_count)
 
     def close(self, timeout: float) -> bool:
         """Commit what waits and end the thread; False when that takes longer than ``timeout``."""
@@ -285,14 +308,31 @@ class Writer:
             self._drive()
         except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait
             self._die(error)
+        finally:
+            self._has_ended = True
+            self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Fail what was offered after the thread's last look."""
+        with self._lock:
+            error = self.machine.refusal or StoreClosedError("the store is closed")
+            late = self.machine.refuse(error, in_flight=False)
+        self._refused([(ack, error) for ack in late])
 
     def _die(self, error: BaseException) -> None:
+        text = f"the writer thread ended: {type(error).__name__}: {error}"
+        unknown = SuspectStoreError(text)
+        unknown.__cause__ = error
         failure = StoreUnavailableError(
-            f"the writer thread ended: {type(error).__name__}: {error}",
-            hint="Close the store and open it again; appends without an ack may be in.",
+            text, hint="Close the store and open it again; nothing of this append was written."
         )
         failure.__cause__ = error
         self.index.own_transaction = -1
+        self.environment.abandon()
+        in_flight = list(self.machine.in_flight)
+        with self._lock:
+            self.machine.in_flight = []
+        self._refused([(ack, unknown) for ack in in_flight if not ack.done()])
         self.refuse(failure)
         self.on_commit()
 
@@ -303,11 +343,15 @@ class Writer:
             self._slice_us = now_us
             with self._lock:
                 step = machine.tick(now_us)
-                batch = machine.next_batch(now_us) if step is Step.COMMIT else []
             if step is Step.COMMIT:
-                while under_pressure(self.index) and not self.index.damaged:
-                    if not self._commit([]):
-                        break
+                # Sealing first, while no batch is taken: its own failure must not reach one.
+                pressed = under_pressure(self.index) and not self.index.damaged
+                if pressed and self._commit([]):
+                    continue
+                with self._lock:
+                    if machine.suspect:
+                        continue
+                    batch = machine.next_batch(now_us)
                 self._commit(batch)
             elif step is Step.TIDY:
                 self._commit([])
@@ -350,17 +394,12 @@ class Writer:
         """One transaction; True when something was written."""
         fp("commit.before_begin")
         index = self.index
+        work: _Work | None = None
+        is_begun = False
         try:
             transaction = self.environment.begin_write(self.lock_deadline_ms)
-        except TurnlogError as error:
-            self._failed(None, error)
-            self._tidy_later()
-            if self.environment.is_replaced:
-                self.refuse(error)
-            return False
-        self._slice_us = CLOCK.monotonic_us()
-        work: _Work | None = None
-        try:
+            self._slice_us = CLOCK.monotonic_us()
+            is_begun = True
             tables = WriteTables(transaction, self.environment.db, self._id_runs)
             work = self._write(tables, batch)
             if work.is_empty:
@@ -368,28 +407,41 @@ class Writer:
             else:
                 index.own_transaction = work.record.transaction
                 fp("commit.before_commit")
+                self._is_open_to_doubt = True
                 self.environment.commit(transaction)
         except CommitFailedError as failure:
             index.own_transaction = -1
+            self._is_open_to_doubt = False
             if work is not None:
                 with self._lock:
                     self._doubt = _Doubt(work, failure)
                     self.machine.doubt(CLOCK.monotonic_us())
             return False
-        except BaseException as error:
+        except BaseException as error:  # an async exception may come up at any statement
             index.own_transaction = -1
-            self.environment.abort(transaction)
+            self.environment.abandon()
+            if self._is_open_to_doubt:
+                raise  # it may be in: ``_die`` says so
             if work is not None:
                 work.plan.drop(index)
                 work.sealing.drop(index)
-            self._failed(None, _as_ours(error))
+            if isinstance(error, _HotLogFullError) and self._put_back < PUT_BACK_MAX:
+                self._put_back += 1
+                with self._lock:
+                    self.machine.put_back()
+                return False
+            self._failed(None, _as_ours(error, self.environment.path))
             self._tidy_later()
+            if not is_begun and self.environment.is_replaced:
+                self.refuse(_as_ours(error, self.environment.path))
             if not isinstance(error, Exception):
                 raise
             return False
         fp("commit.after_commit")
         self._slice_us = CLOCK.monotonic_us()  # a commit lets the GIL go
         self._succeeded(work)
+        self._is_open_to_doubt = False
+        self._put_back = 0
         return not work.is_empty
 
     def _tidy_later(self) -> None:
@@ -413,11 +465,15 @@ class Writer:
             raise CorruptionError(
                 f"hot record cannot be trusted: {reason}", where=f"log {position}"
             )
-        self._check_quota(tables, batch)
+        if batch and not fits(
+            record.last_position, record.floor, sum([ack.event_count for ack in batch])
+        ):
+            raise _HotLogFullError("the hot log has to be sealed first")
         plan = Plan(
             first=record.last_position + 1,
             recorded_us=max(CLOCK.wall_us(), record.recorded_us),
             link=record.link,
+            full=self._over_quota(tables, batch),
         )
         lookups = _Lookups(tables, index, record, self.secrets, self._cache)
         try:
@@ -501,14 +557,15 @@ class Writer:
             pause,
         )
 
-    def _check_quota(self, tables: WriteTables, batch: list[Ack]) -> None:
+    def _over_quota(self, tables: WriteTables, batch: list[Ack]) -> QuotaExceededError | None:
         if self.quota_bytes is None or not batch:
-            return
+            return None
         if self.environment.file_bytes() < self.quota_bytes:
-            return
+            return None
         used = self.environment.used_bytes(tables.transaction)
-        if used >= self.quota_bytes:
-            raise QuotaExceededError(f"the store uses {used:,} of {self.quota_bytes:,} bytes")
+        if used < self.quota_bytes:
+            return None
+        return QuotaExceededError(f"the store uses {used:,} of {self.quota_bytes:,} bytes")
 
     # Outcomes
 
@@ -541,9 +598,9 @@ class Writer:
         self.on_commit()
 
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
-        queued = [(ack, error) for ack, error in refused if ack.queued]
-        if queued and self.on_refused is not None:
-            self.on_refused(queued)  # first, so that who waits for the acks can ask for them
+        unheard = [(ack, error) for ack, error in refused if ack.queued or not ack.is_awaited]
+        if unheard and self.on_refused is not None:
+            self.on_refused(unheard)  # first, so that who waits for the acks can ask for them
         for ack, error in refused:
             settle((ack,), error)
 
@@ -577,7 +634,7 @@ class Writer:
         try:
             tables = WriteTables(transaction, self.environment.db, self._id_runs)
             record = tables.commit_record()
-            applied = _holds(tables, record, work)
+            applied = _holds(tables, record, work, self._cache)
             tables.put_commit_record(
                 replace(
                     record,
@@ -601,7 +658,7 @@ class Writer:
         try:
             with self.environment.read() as transaction:
                 tables = ReadTables(transaction, self.environment.db)
-                return _holds(tables, tables.commit_record(), work)
+                return _holds(tables, tables.commit_record(), work, self._cache)
         except TurnlogError:
             return None
 
@@ -633,21 +690,38 @@ class Writer:
         self.on_commit()
 
 
-def _holds(tables: ReadTables, record: CommitRecord, work: _Work) -> bool:
+def _holds(tables: ReadTables, record: CommitRecord, work: _Work, cache: SegmentCache) -> bool:
     """True when the store contains what the failed commit wrote."""
+    plan = work.plan
     if record.transaction == work.record.transaction:
         return record.link == work.record.link and record.floor == work.record.floor
-    if record.transaction < work.record.transaction:
+    if record.transaction < work.record.transaction or record.last_position < plan.last:
         return False
-    if not work.plan.records:
+    if not plan.records:
         return True  # nobody waits for sealing; the index is rebuilt either way
-    key, value = work.plan.records[-1]
-    return tables.hot_log(record).get(U64.unpack(key)[0]) == value or record.floor > work.plan.last
+    key, value = plan.records[-1]
+    position = U64.unpack(key)[0]
+    if position >= record.floor:
+        return tables.hot_log(record).get(position) == value
+    # Another process has sealed and cut that far since.
+    block = tables.load_block(block_of(position))
+    place = position - block_first(block.block)
+    number, sequence = block.sessions[place], block.sequences[place]
+    event = tables.read_event(number, sequence, cache)
+    return event is not None and event.stored() == value
 
 
-def _as_ours(error: BaseException) -> TurnlogError:
+class _HotLogFullError(OverloadedError):
+    """The batch does not fit before older positions are sealed and cut."""
+
+
+def _as_ours(error: BaseException, where: Path) -> TurnlogError:
     if isinstance(error, TurnlogError):
         return error
+    if isinstance(error, LmdbError):
+        return map_error(error, str(where))
+    if isinstance(error, OSError):
+        return map_os_error(error.errno or 0, f"{where}: {error.strerror or error}")
     failure = StoreUnavailableError(
         f"the batch was not written: {type(error).__name__}: {error}",
         hint="Nothing of the batch was written; report the cause if it repeats.",

@@ -7,12 +7,16 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from tests.crash.forkserver import ForkServer
+from tests.crash.oracle import Oracle
+from tests.crash.peer import Peer
 
 HANG_S = 30
 
@@ -61,6 +65,25 @@ def forks(fork_server: ForkServer) -> Iterator[ForkServer]:
     """Starts processes; those that still run when the test ends are killed."""
     yield fork_server
     fork_server.end_children()
+
+
+@pytest.fixture
+def peers(forks: ForkServer, store_path: Path) -> Iterator[Callable[..., Peer]]:
+    """Starts peers on one store; when the test ends they end, and the store is judged."""
+    started: list[Peer] = []
+
+    def start(slot: str, **options: Any) -> Peer:
+        peer = Peer(forks, store_path, slot, **options)
+        started.append(peer)
+        return peer
+
+    yield start
+    with ExitStack() as ends:
+        for peer in reversed(started):
+            ends.callback(peer.end)
+    oracle = Oracle()
+    oracle.listen(*[peer.journal for peer in started])
+    oracle.audit(store_path)
 
 
 @pytest.fixture

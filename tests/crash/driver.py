@@ -12,12 +12,16 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from engine import Store
+from eventlog import limits, sealing
 from eventlog.errors import TurnlogError
 from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
 from eventlog.raw import DATA_FILE
 from tests.crash.journal import Journal
+from tests.crash.peer import Hold
 from tests.crash.workload import Operation, Recorder, Share, session_of, unsettled
 
 OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
@@ -26,7 +30,6 @@ CUT_FREQUENCY = 4_096  # nothing is sealed by itself while a store to be cut is 
 
 ERRORS: dict[str, BaseException] = {
     "io": OSError(errno.EIO, os.strerror(errno.EIO)),
-    "bug": RuntimeError("a bug"),
     "interrupt": KeyboardInterrupt(),
 }
 
@@ -36,7 +39,7 @@ def prepare(path: str, journal: str, operation: str) -> None:
     frequency = CUT_FREQUENCY if operation == "cut" else None
     with Store.open(path, snapshot_frequency=frequency) as store:
         recorder = Recorder(store, Journal(journal))
-        if operation in ("append", "full", "read"):
+        if operation in ("append", "full", "memory", "pressure", "read"):
             recorder.do(Operation("before", "many", (Share(SESSIONS[0], 3),), key="k", named=True))
         elif operation == "roll up":
             for number, name in enumerate(SESSIONS):
@@ -97,6 +100,37 @@ def _full(recorder: Recorder) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+def _memory(recorder: Recorder) -> None:
+    """The writer gets no memory for what waits; those who encode would die in their encoder."""
+    hold = Hold()
+    set_failpoints({"commit.before_begin": hold})
+    for number in range(9):
+        recorder.submit(Operation(f"memory {number}", "many", (Share(SESSIONS[0], 4_000),)))
+    assert hold.wait()
+    status = Path("/proc/self/status").read_text("ascii")
+    most = int(status.partition("VmData:")[2].split()[0]) * 1_024
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+    hold.release()
+    errors = recorder.settle()
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    set_failpoints(None)
+    recorder.journal.write(failed="memory", count=len(errors))
+
+
+def _pressure(recorder: Recorder) -> None:
+    """The hot log is taken to be too long, so that the writer seals before it appends."""
+    recorder.store._log.index.frequency = 1
+    recorder.do(Operation("loose", "many", (Share(SESSIONS[0], 30),)))
+    pressure: Any = sealing
+    pressure.HOT_PRESSURE = 0
+    for number in range(3):
+        recorder.submit(
+            Operation(f"pressed {number}", "many", (Share(SESSIONS[number], 3),), key=f"p{number}")
+        )
+        recorder.settle()
+    pressure.HOT_PRESSURE = limits.HOT_PRESSURE
+
+
 def _nothing(recorder: Recorder) -> None:
     return None
 
@@ -107,6 +141,8 @@ OPERATIONS: dict[str, Callable[[Recorder], None]] = {
     "roll up": _roll_up,
     "cut": _cut,
     "full": _full,
+    "memory": _memory,
+    "pressure": _pressure,
     "read": _read,
 }
 
@@ -200,3 +236,15 @@ def _go_on(recorder: Recorder, path: str, notes: Journal, name: str) -> None:
             recorder.store.close()
             recorder.store = _open(path, notes)
     raise AssertionError("the store does not append any more")
+
+
+def opens(path: str) -> None:
+    """Try every way to open a store; prints what each gave."""
+    found = []
+    for options in ({}, {"create": False}, {"read_only": True}):
+        try:
+            with Store.open(path, **options) as store:  # type: ignore[arg-type]
+                found.append(str(len(list(store.read()))))
+        except TurnlogError as error:
+            found.append(type(error).__name__)
+    print(*found)

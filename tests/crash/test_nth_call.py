@@ -115,15 +115,16 @@ def sweep(strace: str, forks: ForkServer, tmp_path: Path) -> Sweep:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_few_points(operation: str, sweep: Sweep, watchdog: Watchdog) -> None:
-    """One call of each kind for each action, spread over what the operation makes of them."""
+    """Two calls of each kind, each with another action, early and late in the operation."""
     counts = sweep.counts(operation)
     hit = 0
-    for number, action in enumerate(ACTIONS):
-        for call in CALLS:
+    for number, call in enumerate(CALLS):
+        for part in (0, 1):
             if counts[call]:
                 watchdog.feed()
-                hit += sweep.at(operation, call, action, 1 + counts[call] * number // len(ACTIONS))
-    assert hit >= len(ACTIONS) * len(counts) // 2
+                action = ACTIONS[(number + 2 * part + OPERATIONS.index(operation)) % len(ACTIONS)]
+                hit += sweep.at(operation, call, action, 1 + part * counts[call] * 2 // 3)
+    assert hit >= len(counts)
 
 
 @pytest.mark.slow

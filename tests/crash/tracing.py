@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.crash.forkserver import Child
 
@@ -31,14 +32,6 @@ class Traced:
         status = self.child.wait()
         self.tracer.wait(WAIT_S)
         return status
-
-    def end(self) -> None:
-        """End the process, if it still runs; strace ends with it."""
-        assert self.tracer.stderr is not None
-        self.tracer.stderr.close()
-        self.child.kill()
-        self.child.wait()
-        self.tracer.wait(WAIT_S)
 
     def lines(self) -> list[str]:
         """The calls that were traced, in order, each with the thread's number in front."""
@@ -60,57 +53,81 @@ class Traced:
 
 
 @contextmanager
-def trace(
+def attach(
     strace: str,
     folder: Path,
-    start: Callable[[Path], Child],
+    child: Child,
     *,
     calls: Sequence[str],
     inject: str | None = None,
     only: Sequence[Path] = (),
     threads: bool = True,
-    paths: bool = False,
 ) -> Iterator[Traced]:
-    """Start a process under strace; both have ended when the ``with`` has. strace counts
-    the calls of each thread by itself.
+    """Put strace on a process that runs, for the body of the ``with``.
+
+    strace counts the calls of each thread by itself, from here on.
 
     Args:
         strace: The command.
-        folder: For the trace; one process each.
-        start: Starts the process, which waits at the given gate.
+        folder: For the trace.
+        child: The process.
         calls: Names of system calls to trace.
         inject: What ``-e inject=`` takes.
         only: Leave calls on other files alone.
-        threads: Also tamper with the threads that it starts.
-        paths: Print paths beside descriptors.
+        threads: Also tamper with its other threads.
 
     Raises:
         PermissionError: This process may not trace others.
     """
-    gate = folder / "gate"
-    os.mkfifo(gate)
-    child = start(gate)
-    command = [strace, "-o", str(folder / "trace"), "-e", f"trace={','.join(calls)}"]
-    command += ["-f"] * threads + ["-y"] * paths
+    output = folder / "trace"
+    command = [strace, "-o", str(output), "-e", f"trace={','.join(calls)}"]
+    command += ["-f"] * threads
     for path in only:
         command += ["-P", str(path)]
     if inject is not None:
         command += ["-e", f"inject={inject}"]
-    opened = _open_gate(gate, child)
     tracer = subprocess.Popen(
         [*command, "-p", str(child.pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    traced = Traced(child, folder / "trace", tracer)
     try:
         assert tracer.stderr is not None
         said = tracer.stderr.readline()
         if b" attached" not in said:
             raise PermissionError(said.decode("utf-8", "replace").strip())
-        os.write(opened, b".")
-        yield traced
+        yield Traced(child, output, tracer)
+    finally:
+        tracer.terminate()
+        assert tracer.stderr is not None
+        tracer.stderr.close()
+        tracer.wait(WAIT_S)
+
+
+@contextmanager
+def trace(
+    strace: str, folder: Path, start: Callable[[Path], Child], **options: Any
+) -> Iterator[Traced]:
+    """Start a process under strace; both have ended when the ``with`` has.
+
+    Args:
+        strace: The command.
+        folder: For the trace; one process each.
+        start: Starts the process, which waits at the given gate.
+        options: As for ``attach``.
+    """
+    gate = folder / "gate"
+    os.mkfifo(gate)
+    child = start(gate)
+    opened = _open_gate(gate, child)
+    try:
+        with attach(strace, folder, child, **options) as traced:
+            os.write(opened, b".")
+            try:
+                yield traced
+            finally:
+                child.kill()
+                child.wait()
     finally:
         os.close(opened)
-        traced.end()
 
 
 def _open_gate(gate: Path, child: Child) -> int:

@@ -202,16 +202,16 @@ class Recorder:
         self.journal = journal
         self.waiting: deque[tuple[Operation, Ack]] = deque()
 
-    def submit(self, operation: Operation, *, wait: float | None = None) -> Ack | None:
-        """Submit; None when it was refused at once."""
+    def submit(self, operation: Operation, *, wait: float | None = None) -> TurnlogError | None:
+        """Submit; why it was refused at once, if it was."""
         self.journal.write(**operation.encode())
         try:
             ack = submit(self.store, operation, wait=wait)
         except TurnlogError as error:
             self._refused(operation, error)
-            return None
+            return error
         self.waiting.append((operation, ack))
-        return ack
+        return None
 
     def settle(self, outstanding: int = 0, timeout: float = 15.0) -> list[TurnlogError]:
         """Wait until at most so many are open, oldest first; the errors of the refused."""
@@ -236,7 +236,9 @@ class Recorder:
 
     def do(self, operation: Operation) -> TurnlogError | None:
         """Submit and settle."""
-        self.submit(operation)
+        error = self.submit(operation)
+        if error is not None:
+            return error
         errors = self.settle()
         return errors[-1] if errors else None
 

@@ -265,10 +265,15 @@ def test_facts_given_at_creation_are_loaded(store: Store) -> None:
 
 
 def test_the_handle_says_whose_lines_they_are(store: Store) -> None:
+    """A tenant's handle wrote another tenant's lines to that one's sessions."""
     tenant = store.tenant("t")
-    tenant.load([line(body={"n": 0}), line(body={"n": 1}, tenant="other")])
-    assert tenant.session("s").history() == [{"n": 0}]
-    assert store.tenant("other").session("s").history() == [{"n": 1}]
+    with pytest.raises(DamagedInputError):
+        tenant.load([line(body={"n": 0}), line(body={"n": 1}, tenant="other")])
+    assert not store.tenant("other").session("s").exists
+    tenant.load([line(body={"n": 0}), line(sequence=1, parent=0, body={"n": 1}, tenant="t")])
+    assert tenant.session("s").history() == [{"n": 0}, {"n": 1}]
+    store.load([line(body={"n": 2}, tenant="other")])
+    assert store.tenant("other").session("s").history() == [{"n": 2}]
     assert not store.session("s").exists
 
 
