@@ -62,7 +62,7 @@ class CommitRecord:
         recorded_us: The largest time stamped by the store, so that stamps never go back.
         generation: Rises when something in memory elsewhere may no longer be true.
         roll_ups: Segments sealed so far.
-        cuts: Blocks cut from the hot log so far.
+        cuts: Hot tables cut so far.
         fences: Empty commits that settled a failed one.
         link: The chain link at ``last_position``.
         previous: Checksum of the commit record before this one.

@@ -151,7 +151,7 @@ class Run:
         records: Stored hot records, in sequence order.
         positions: Their positions, rising.
         messages_before: Messages of the session before the first record.
-        messages: Messages among the records; set by ``encode_segments``.
+        messages: Messages among the records; set by ``describe_runs``.
         last_public: Place of the last public event among the records, -1 for none; likewise.
     """
 
