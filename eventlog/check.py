@@ -10,7 +10,7 @@ Findings are judged against one read transaction. The invariants, by number:
     5. The chain's links, recomputed from the records, equal the stored ones.
     6. Session rows equal the fold of what is sealed: counts, head, last position, segments.
     7. Names lead to the sessions and tenants that carry them, and each session has its name.
-    8. Idempotency keys in the tables point to sealed events, and the id runs are whole and in order.
+    8. Idempotency keys in the tables point to sealed events; the id runs are whole and in order.
     9. The commit record's counts and transaction are those of the store.
 """
 

@@ -36,6 +36,7 @@ NAMES: Final = frozenset(
         "fence.before_commit",  # a suspect store was opened again, its fence is not durable
         "catchup.after_begin",  # a write transaction began, others' commits are not read yet
         "read.after_view",  # a reader took the loose view and has no transaction yet
+        "list.after_view",  # a listing took the loose sessions and has no transaction yet
     }
 )
 

@@ -608,9 +608,12 @@ class Log:
                     for state in self.index.loose_states()
                     if state.row.tenant == tenant and state.next
                 ]
+                seen = (self.index.generation, self.index.position)
+            fp("list.after_view")
             with self.transaction() as tables:
                 record = tables.commit_record()
-                if not self.index.is_current(record):
+                # What the list was taken from must be current: the index may have moved on since.
+                if seen[0] != record.generation or seen[1] < record.last_position:
                     self.writer.catch_up(tables, record, pause=nothing)
                     continue
                 number = tables.find_number(tenant, "")

@@ -90,6 +90,7 @@ def _read(recorder: Recorder) -> None:
     for name in SESSIONS[:2]:
         session = session_of(recorder.store, name)
         assert len(list(session.events())) == len(session.history())
+    assert [info.name for info in recorder.store.sessions().sessions] == [SESSIONS[0][1]]
 
 
 def _full(recorder: Recorder) -> None:

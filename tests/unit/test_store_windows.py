@@ -233,6 +233,33 @@ def test_a_reader_between_its_two_steps_sees_no_gap(checked_store: Callable[...,
 # Another process in between
 
 
+def test_a_listing_misses_no_session_that_another_process_made_in_between(
+    checked_store: Callable[..., Store], workers: Workers, store_path: Path
+) -> None:
+    """The list was taken from memory, then memory moved on before it was compared with the store.
+
+    It passed for current, and the newest session was in neither the list nor the tables.
+    """
+    store = checked_store(snapshot_frequency=3)
+    store.session("old").append({}).result()
+    other = workers.start()
+    with halted("list.after_view") as halt:
+        names: list[str] = []
+        reader = threading.Thread(
+            target=lambda: names.extend(info.name for info in store.sessions().sessions),
+            daemon=True,
+        )
+        reader.start()
+        halt.wait_reached()
+        other.perform(store_path, Append("", "new", (New({}),)))
+        assert store.session("new").history() == [{}]
+        halt.release()
+        reader.join(HANG_S)
+        assert not reader.is_alive()
+    other.close()
+    assert names == ["new", "old"]
+
+
 def test_another_process_commits_before_ours_is_merged(
     checked_store: Callable[..., Store], workers: Workers, store_path: Path
 ) -> None:
