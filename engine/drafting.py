@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
 from eventlog.ack import Ack, Draft, Terms
-from eventlog.body import canonical_bytes, encode_body, encode_plain
+from eventlog.body import encode_body, encode_plain
+from eventlog.content import fingerprint_of
 from eventlog.errors import InvalidMessageError, InvalidNameError, LimitExceededError, UsageError
 from eventlog.index import Name
 from eventlog.keys import name_bytes
@@ -219,7 +219,7 @@ def make_ack(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
         key=_checked_key(idempotency_key),
-        content=b"" if idempotency_key is None else content_of(drafts),
+        content=b"" if idempotency_key is None else fingerprint_of(drafts),
         create=create,
         named=named,
         caller_id=drafts[-1].caller_id,
@@ -268,19 +268,6 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     first.terms.more = acks[1:]
     first.event_count = len(drafts)
     return first
-
-
-def content_of(drafts: Sequence[Draft]) -> bytes:
-    """BLAKE2b-256 of an append's content: equal content gives equal digests.
-
-    Key order in dicts does not count; kinds, times, ids and metadata do.
-    """
-    digest = blake2b(digest_size=32)
-    for draft in drafts:
-        for part in (draft.tail, draft.extension, canonical_bytes(draft.body)):
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-    return digest.digest()
 
 
 def _check_size(drafts: Sequence[Draft]) -> int:

@@ -22,7 +22,8 @@ from typing import Protocol
 from xxhash import xxh3_64_digest
 
 from eventlog.ack import Ack, Draft, Terms
-from eventlog.body import canonical_bytes, decode_body, encode_plain
+from eventlog.body import encode_plain
+from eventlog.content import same_content
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
@@ -597,29 +598,3 @@ def _digest(secret: bytes, person: bytes, data: bytes) -> bytes:
     state = _keyed(secret, person).copy()
     state.update(data)
     return state.digest()
-
-
-def _given_and_tokens(tail: bytes) -> tuple[int, int]:
-    fields = TAIL.unpack(tail)
-    return fields[0], fields[4]
-
-
-def same_content(stored: Record, draft: Draft) -> bool:
-    """True when a stored event is what a draft would write: kind, time, tokens, body and marks."""
-    if stored.kind_code != draft.kind or _given_and_tokens(stored.head[HEAD.size :]) != (
-        _given_and_tokens(draft.tail)
-    ):
-        return False
-    if canonical_bytes(stored.payload) != canonical_bytes(draft.body):
-        return False
-    written = decode_body(stored.extension) if stored.extension else {}
-    for mark in (
-        Extension.OPENING,
-        Extension.OPENING_FIXES,
-        Extension.KEY_DIGEST,
-        Extension.CONTENT_DIGEST,
-        Extension.KEY_COUNT,
-    ):
-        written.pop(mark, None)
-    wanted = decode_body(draft.extension) if draft.extension else {}
-    return encode_plain(sorted(written.items())) == encode_plain(sorted(wanted.items()))

@@ -27,6 +27,10 @@ from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN
 
 _DOUBLE: Final = Struct(">d")
 _PLAIN_NAN: Final = bytes.fromhex("7ff8000000000000")
+_TEXT: Final = 3 << 5  # major types, where they stand in an item's first byte
+_ARRAY: Final = 4 << 5
+_MAP: Final = 5 << 5
+_DOUBLE_FOLLOWS: Final = b"\xfb"
 
 Fixes = list[list[Any]]
 
@@ -99,13 +103,53 @@ def encode_plain(value: object) -> bytes:
     return data
 
 
-def canonical_bytes(data: bytes) -> bytes:
-    """The canonical encoding of encoded data: equal content gives equal bytes (RFC 8949, 4.2)."""
-    value = loads(data)
-    if type(value) is dict and _is_canonical(value):
-        return data
+def canonical_bytes(data: bytes, fixes: Fixes | None = None, *, is_ours: bool = False) -> bytes:
+    """The canonical form of an encoded body: one for all encodings of one value.
+
+    As RFC 8949, 4.2.3, and what CBOR cannot carry in the place where it belongs: lone surrogates
+    in text like other code points, and a NaN that has bits of its own as eight bytes.
+
+    Args:
+        data: An encoded body.
+        fixes: Its fixes.
+        is_ours: Whether ``encode_body`` gave the data; it is then often canonical as it stands.
+
+    Raises:
+        CorruptionError: As for ``decode_body``.
+    """
+    value = decode_body(data, fixes)
+    if fixes is not None:
+        return _canonical(value)
+    if is_ours:
+        if type(value) is dict and _is_canonical(value):
+            return data
+    elif _plain_size(value, 0, BODY_BYTES_MAX) < 0:
+        return _canonical(value)
     encoded: bytes = _encoders.canonical(value)
     return encoded
+
+
+def _canonical(value: Any) -> bytes:
+    """The careful way, for what cbor2 would refuse or change."""
+    kind = type(value)
+    if kind is str:
+        text: bytes = value.encode("utf-8", "surrogatepass")
+        return _canonical_head(_TEXT, len(text)) + text
+    if kind is list:
+        return _canonical_head(_ARRAY, len(value)) + b"".join([_canonical(each) for each in value])
+    if kind is dict:
+        items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
+        items.sort(key=lambda item: (len(item[0]), item[0]))
+        return _canonical_head(_MAP, len(items)) + b"".join([key + item for key, item in items])
+    if kind is float and value != value and (bits := _DOUBLE.pack(value)) != _PLAIN_NAN:
+        return _DOUBLE_FOLLOWS + bits
+    encoded: bytes = _encoders.canonical(value)
+    return encoded
+
+
+def _canonical_head(major: int, length: int) -> bytes:
+    head = encode_plain(length)
+    return bytes([head[0] | major]) + head[1:]
 
 
 def _is_canonical(value: dict[Any, Any]) -> bool:

@@ -109,14 +109,15 @@ def cbor_head(major: int, number: int) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """A decoded body in canonical form (section 13)."""
+    """A value in canonical form (section 13)."""
     if value is None or value is True or value is False:
         return {None: b"\xf6", True: b"\xf5", False: b"\xf4"}[value]
     if isinstance(value, int):
         return cbor_head(0, value) if value >= 0 else cbor_head(1, -1 - value)
     if isinstance(value, float):
         if value != value:
-            return bytes.fromhex("f97e00")
+            bits = struct.pack(">d", value)
+            return b"\xf9\x7e\x00" if bits == b"\x7f\xf8" + bytes(6) else b"\xfb" + bits
         for info, form in ((0xF9, ">e"), (0xFA, ">f"), (0xFB, ">d")):
             try:
                 packed = struct.pack(form, value)
@@ -127,7 +128,8 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, bytes):
         return cbor_head(2, len(value)) + value
     if isinstance(value, str):
-        return cbor_head(3, len(value.encode())) + value.encode()
+        text = value.encode("utf-8", "surrogatepass")
+        return cbor_head(3, len(text)) + text
     if isinstance(value, list):
         return cbor_head(4, len(value)) + b"".join(map(canonical, value))
     pairs = sorted(
@@ -141,15 +143,13 @@ def fingerprint(*records: bytes) -> bytes:
     """The content fingerprint of an append, from its stored records (section 13)."""
     digest = blake2b(digest_size=32)
     for stored in records:
-        fields = list(struct.unpack_from("<qQQIIBBHI", stored, 40))
-        marks = cbor2.loads(stored[80 : 80 + fields[8]]) if fields[8] else {}
-        kept = {key: marks[key] for key in sorted(marks) if key not in (2, 3, 4, 10)}
-        body = canonical(cbor2.loads(stored[80 + fields[8] :]))
-        extension = cbor2.dumps(kept) if kept else b""
-        fields[7] &= ~(2 | 4 | 32)
-        fields[8] = len(extension)
-        for part in (struct.pack("<qQQIIBBHI", *fields), extension, body):
-            digest.update(be(len(part)) + part)
+        length = struct.unpack_from("<I", stored, 76)[0]
+        marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
+        told = {key: marks[key] for key in (1, 5, 6, 7, 8, 9, 11) if key in marks}
+        if 5 in told:
+            told[5] = canonical(unfix(cbor2.loads(told[5]), marks.get(13)))
+        body = canonical(unfix(cbor2.loads(stored[80 + length :]), marks.get(12)))
+        digest.update(stored[40:73] + cbor2.dumps(told) + body)
     return digest.digest()
 
 

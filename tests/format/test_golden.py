@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine.drafting import content_of, draft_event
+from engine.drafting import draft_event
 from engine.export import escape, unescape
 from eventlog.admission import content_digest, id_digest, key_digest
 from eventlog.body import canonical_bytes, decode_body, encode_body
 from eventlog.columns import WORDS
+from eventlog.content import fingerprint_of
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import hot_table
 from eventlog.keys import name_key
@@ -124,7 +125,8 @@ def test_golden_bodies(line: dict[str, Any]) -> None:
     assert data.hex() == line["cbor"]
     assert found_fixes == fixes
     assert identical(decode_body(bytes.fromhex(line["cbor"]), fixes), value)
-    assert canonical_bytes(data).hex() == line["canonical"]
+    assert canonical_bytes(data, found_fixes).hex() == line["canonical"]
+    assert canonical_bytes(data, found_fixes, is_ours=True).hex() == line["canonical"]
     assert json.dumps(escape(value)) == json.dumps(line["value"])
 
 
@@ -136,10 +138,13 @@ def test_golden_digests(line: dict[str, Any]) -> None:
         "idempotency key": lambda key: key_digest(SECRET, key),
         "caller's id": lambda given: id_digest(SECRET, given),
         "content": lambda content: content_digest(SECRET, content),
-        "canonical content": lambda kind, body: content_of([draft_event(kind, body)]),
+        "canonical content": lambda kind, body, **marks: fingerprint_of(
+            [draft_event(kind, body, **marks)]
+        ),
         "link": next_link,
     }
-    assert digests[line["what"]](*arguments).hex() == line["digest"]
+    marks = unescape(line.get("with", {}))
+    assert digests[line["what"]](*arguments, **marks).hex() == line["digest"]
 
 
 @pytest.mark.parametrize(

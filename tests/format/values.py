@@ -61,6 +61,15 @@ def identical(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+def permuted(value: Any) -> Any:
+    """The same with all dicts backwards."""
+    if type(value) is dict:
+        return {key: permuted(value[key]) for key in reversed(value)}
+    if type(value) is list:
+        return [permuted(item) for item in value]
+    return value
+
+
 def nested(depth: int, innermost: Any = None, *, by: str = "list") -> Any:
     """A value inside ``depth`` containers."""
     value = innermost

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.drafting import Part, draft_event, draft_message, make_ack, make_batch_ack
 from eventlog.ack import Ack, Draft
-from eventlog.admission import extend_map, id_digest, key_digest, same_content, signed_head
+from eventlog.admission import extend_map, id_digest, key_digest, signed_head
 from eventlog.body import decode_body, encode_plain
 from eventlog.errors import (
     AppendConflictError,
@@ -25,7 +25,6 @@ from eventlog.keys import U64
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.record import (
     CONTROL,
-    HEADER_BYTES,
     NO_PARENT,
     NO_TIME,
     Extension,
@@ -772,13 +771,3 @@ def test_maps_are_extended(before: dict[int, Any]) -> None:
     encoded = encode_plain(before) if before else b""
     added = [encode_plain(20) + encode_plain("x"), encode_plain(21) + encode_plain([None])]
     assert decode_body(extend_map(encoded, added)) == {**before, 20: "x", 21: [None]}
-
-
-def test_same_content_looks_past_what_the_store_added() -> None:
-    ledger = Ledger()
-    ledger.commit(named("m", HI, user_id="u", idempotency_key="k"))
-    record = stored(ledger, 1)
-    assert same_content(record, draft_event("message", HI, id="m"))
-    assert not same_content(record, draft_event("message", HI, id="n"))
-    assert not same_content(record, draft_event("message", HO, id="m"))
-    assert len(record.stored()) > HEADER_BYTES

@@ -20,7 +20,15 @@ from eventlog.body import canonical_bytes, decode_body, encode_body, encode_plai
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN, METADATA_BYTES_MAX
 from tests.format import independent
-from tests.format.values import dicts, float_bits, float_of, identical, nested, texts, values
+from tests.format.values import (
+    float_bits,
+    float_of,
+    identical,
+    nested,
+    permuted,
+    texts,
+    values,
+)
 
 
 def round_trip(value: Any) -> Any:
@@ -95,36 +103,50 @@ def test_past_the_borders_of_integers(value: int) -> None:
 # Canonical form
 
 
-def permuted(value: Any) -> Any:
-    """The same with all dicts backwards."""
-    if type(value) is dict:
-        return {key: permuted(value[key]) for key in reversed(value)}
-    if type(value) is list:
-        return [permuted(item) for item in value]
-    return value
+def canonical(value: Any) -> bytes:
+    """The canonical form by both ways to it."""
+    data, fixes = encode_body(value)
+    form = canonical_bytes(data, fixes)
+    assert canonical_bytes(data, fixes, is_ours=True) == form
+    return form
 
 
-@given(dicts)
+@given(values)
 @example({"b": "x", "a": "y"})
 @example({"aa": "x", "b": "y"})
 @example({"b": "x", "aa": "y"})
 @example({"": "x", "a": "y"})
 @example({"é": "x", "zz": "y", "a": "z"})
 @example({"k" * 24: "x", "k" * 23: "y"})
-def test_the_canonical_form_is_the_one_of_the_format(value: dict[str, Any]) -> None:
-    data, _ = encode_body(value)
-    assert canonical_bytes(data) == independent.canonical(cbor2.loads(data))
-    assert canonical_bytes(encode_body(permuted(value))[0]) == canonical_bytes(data)
+@example({"\udfff": "x", "\ud801 ": "y"})
+@example({"zz": "\ud800", "a": float_of(0xFFF8_0000_00AB_CDEF)})
+def test_the_canonical_form_is_the_one_of_the_format(value: Any) -> None:
+    form = canonical(value)
+    assert form == independent.canonical(value)
+    assert canonical(permuted(value)) == form
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        pytest.param("bf616101616202ff", {"a": 1, "b": 2}, id="indefinite-map"),
+        pytest.param("a2617801616102", {"a": 2, "x": 1}, id="other-order"),
+        pytest.param("9f0102ff", [1, 2], id="indefinite-list"),
+        pytest.param("a16161780178", {"a": "x"}, id="long-length"),
+        pytest.param("1b0000000000000001", 1, id="long-int"),
+        pytest.param("fa3fc00000", 1.5, id="single"),
+        pytest.param("fb7ff8000000000000", float("nan"), id="long-nan"),
+        pytest.param("81fbfff8000000abcdef", [float_of(0xFFF8_0000_00AB_CDEF)], id="nan-as-float"),
+    ],
+)
+def test_other_encodings_of_a_value_have_its_canonical_form(data: str, value: Any) -> None:
+    assert canonical_bytes(bytes.fromhex(data)) == canonical(value)
 
 
 @given(values, values)
 def test_other_content_has_another_canonical_form(left: Any, right: Any) -> None:
-    (one, one_fixes), (two, two_fixes) = encode_body(left), encode_body(right)
-    same = canonical_bytes(one) == canonical_bytes(two) and one_fixes == two_fixes
-    if identical(left, right):
-        assert same
-    elif same:
-        assert identical(sorted_keys(left), sorted_keys(right))
+    same = identical(sorted_keys(left), sorted_keys(right))
+    assert (canonical(left) == canonical(right)) is same
 
 
 def sorted_keys(value: Any) -> Any:
@@ -148,13 +170,14 @@ def sorted_keys(value: Any) -> Any:
         pytest.param([1, 2], [2, 1], id="order-of-a-list"),
         pytest.param("é", "e\u0301", id="not-normalised"),
         pytest.param(float("nan"), float("inf"), id="nan-inf"),
+        pytest.param(float("nan"), float_of(0xFFF8 << 48), id="bits-of-nan"),
+        pytest.param("\ud800", b"\xed\xa0\x80", id="surrogate-its-bytes"),
+        pytest.param("\ud83d\ude00", "😀", id="pair-emoji"),
     ],
 )
 def test_equal_in_python_is_not_equal_in_content(left: Any, right: Any) -> None:
     for wrap in (lambda v: v, lambda v: [v], lambda v: {"k": v}):
-        assert canonical_bytes(encode_body(wrap(left))[0]) != canonical_bytes(
-            encode_body(wrap(right))[0]
-        )
+        assert canonical(wrap(left)) != canonical(wrap(right))
 
 
 # What is refused

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from engine.drafting import (
     Part,
-    content_of,
     draft_event,
     draft_message,
     encode_opening,
@@ -20,6 +19,7 @@ from engine.drafting import (
 from engine.kinds import APPLICATION, PUBLIC, ROLES
 from eventlog.ack import Draft, store_id
 from eventlog.body import decode_body, encode_body
+from eventlog.content import fingerprint_of
 from eventlog.errors import (
     InvalidMessageError,
     InvalidNameError,
@@ -36,7 +36,6 @@ from eventlog.limits import (
     NAME_BYTES_MAX,
 )
 from eventlog.record import CONTROL, HEADER_BYTES, NO_TIME, TAIL, Extension, Flag
-from tests.format.independent import fingerprint
 from tests.format.values import dicts, identical, nested, values
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
@@ -352,7 +351,7 @@ def test_an_ack_knows_what_it_carries() -> None:
     assert ack.terms is not None
     assert (ack.terms.expected_head, ack.terms.key, ack.terms.named) == (3, "k", True)
     assert ack.terms.caller_id == "m"
-    assert ack.terms.content == content_of(drafts)
+    assert ack.terms.content == fingerprint_of(drafts)
     assert not ack.queued
 
 
@@ -463,48 +462,3 @@ def test_batches_that_make_no_sense(parts: list[Part], reason: str) -> None:
 def test_a_batch_can_be_queued() -> None:
     assert make_batch_ack([part_of("a", HI)], mode="queued").queued
     assert not make_batch_ack([part_of("a", HI)]).queued
-
-
-# Content
-
-
-def permuted(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: permuted(value[key]) for key in reversed(value)}
-    if type(value) is list:
-        return [permuted(item) for item in value]
-    return value
-
-
-@given(dicts)
-def test_the_order_of_keys_is_no_content(message: dict[str, Any]) -> None:
-    draft, again = draft_message(message), draft_message(permuted(message))
-    if Extension.BODY_FIXES not in marks(draft):
-        assert content_of([draft]) == content_of([again])
-
-
-@given(st.lists(st.tuples(st.sampled_from(["message", "event", "mine"]), dicts), max_size=4))
-def test_content_is_the_fingerprint_of_the_format(events: list[tuple[str, dict[str, Any]]]) -> None:
-    drafts = [draft_event(kind, body, tokens=1, run_id="r") for kind, body in events]
-    records = [bytes(40) + draft.tail + draft.payload for draft in drafts]
-    assert content_of(drafts) == fingerprint(*records)
-
-
-def test_what_is_content() -> None:
-    base = {"id": "i", "metadata": {"a": 1}, "time_us": 1, "tokens": 1, "run_id": "r"}
-    others: list[Draft] = [draft_event("message", HI, **base)]  # type: ignore[arg-type]
-    for name, value in (
-        ("id", "j"),
-        ("metadata", {"a": 2}),
-        ("time_us", 2),
-        ("tokens", 2),
-        ("run_id", "s"),
-        ("turn_id", "t"),
-    ):
-        others.append(draft_event("message", HI, **{**base, name: value}))  # type: ignore[arg-type]
-    others.append(draft_event("event", HI, **base))  # type: ignore[arg-type]
-    others.append(draft_event("message", {**HI, "content": "Ho"}, **base))  # type: ignore[arg-type]
-    digests = {content_of([draft]) for draft in others}
-    assert len(digests) == len(others)
-    pair = [draft_message(HI), draft_message({})]
-    assert len({content_of(pair), content_of(pair[::-1]), content_of(pair[:1])}) == 3

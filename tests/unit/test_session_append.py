@@ -148,6 +148,25 @@ def test_the_order_of_keys_is_kept_and_is_not_content(store: Store) -> None:
     assert exact(call.history()) == exact([{"b": {"y": 1, "x": 2}, "a": 2}])
 
 
+def test_a_retry_in_another_order_of_keys_is_found(store: Store) -> None:
+    """A retry with the keys of its metadata in another order conflicted, and so did one whose
+    body held a lone surrogate or an odd NaN. Equal values are the same content, by key and id."""
+    odd = struct.unpack(">d", bytes.fromhex("fff8000000000abc"))[0]
+    said = {"\ud83d": [odd], "text": "cut \ud83d", "a": {"y": odd, "x": 1}}
+    again = {"a": {"x": 1, "y": odd}, "text": "cut \ud83d", "\ud83d": [odd]}
+    call = store.session("s")
+    first = call.append(said, idempotency_key="k", id="e", metadata=said).result()
+    assert not first.already
+    assert call.append(again, idempotency_key="k", id="e", metadata=again).result().already
+    assert call.append(again, id="e", metadata=again).result().already
+    other = {**again, "a": {"x": 1.0, "y": odd}}
+    with pytest.raises(IdempotencyConflictError):
+        call.append(again, idempotency_key="k", id="e", metadata=other).result()
+    with pytest.raises(DuplicateIdError):
+        call.append(other, id="e", metadata=again).result()
+    assert exact(call.history()) == exact([said])
+
+
 def test_what_the_caller_changes_later_changes_nothing(store: Store) -> None:
     """FAULTS 73."""
     call = store.session("s", metadata=(opening := {"a": [1]}))
