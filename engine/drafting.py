@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
 from eventlog.ack import Ack, Draft, Terms
-from eventlog.body import encode_body, encode_plain
+from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
 from eventlog.errors import InvalidMessageError, InvalidNameError, LimitExceededError, UsageError
 from eventlog.index import Name
@@ -117,15 +117,14 @@ def draft_event(
     code = kind_code(kind, loading=loading)
     if code == MESSAGE and type(body) is not dict:
         raise InvalidMessageError(f"a message must be a dict, not {_type(body)}", path="$")
-    marks: dict[int, Any] = {}
+    marks: dict[int, Any] = {}  # filled in the order of its keys
     flags = 0
     if id is not None:
         _check_caller_id(id)
         marks[_ID] = id
         flags |= _NAMED
     encoded, fixes = encode_body(body)
-    if fixes is not None:
-        marks[_BODY_FIXES] = fixes
+    metadata_fixes: Fixes | None = None
     if metadata is not None:
         if type(metadata) is not dict:
             raise InvalidMessageError("metadata must be a dict", path="$metadata")
@@ -136,26 +135,27 @@ def draft_event(
             limit="METADATA_BYTES_MAX",
         )
         marks[_METADATA] = data
-        if metadata_fixes is not None:
-            marks[_METADATA_FIXES] = metadata_fixes
-    for mark, text, what in (
-        (_RUN_ID, run_id, "run_id"),
-        (_TURN_ID, turn_id, "turn_id"),
-        (_SPEECH_ID, speech_id, "speech_id"),
-        (_REQUEST_ID, request_id, "request_id"),
-    ):
-        if text is not None:
-            name_bytes(text, what)
-            marks[mark] = text
+    if run_id is not None:
+        marks[_RUN_ID] = _checked_text(run_id, "run_id")
+    if turn_id is not None:
+        marks[_TURN_ID] = _checked_text(turn_id, "turn_id")
+    if speech_id is not None:
+        marks[_SPEECH_ID] = _checked_text(speech_id, "speech_id")
+    if request_id is not None:
+        marks[_REQUEST_ID] = _checked_text(request_id, "request_id")
     if code == APPLICATION:
         marks[_KIND_NAME] = kind
+    if fixes is not None:
+        marks[_BODY_FIXES] = fixes
+    if metadata_fixes is not None:
+        marks[_METADATA_FIXES] = metadata_fixes
     role = 0
     if type(body) is dict and code == MESSAGE:
         given = body.get("role")
         role = ROLES.get(given, 0) if type(given) is str else 0
     if is_indexable(code, role):
         flags |= _INDEXABLE
-    extension = encode_plain(dict(sorted(marks.items()))) if marks else b""
+    extension = encode_plain(marks) if marks else b""
     return Draft(
         encode_tail(
             code,
@@ -214,15 +214,15 @@ def make_ack(
         UsageError: A condition that makes no sense.
     """
     byte_count = _check_size(drafts)
-    named = any([draft.caller_id is not None for draft in drafts])
+    last_id = drafts[-1].caller_id
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
         key=_checked_key(idempotency_key),
         content=b"" if idempotency_key is None else fingerprint_of(drafts),
         create=create,
-        named=named,
-        caller_id=drafts[-1].caller_id,
+        named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
+        caller_id=last_id,
         queued=_is_queued(mode),
     )
     return Ack(
@@ -325,6 +325,11 @@ def _checked_key(key: str | None) -> str | None:
             f"idempotency_key has {size} UTF-8 bytes; allowed are 1 to {KEY_BYTES_MAX}"
         )
     return key
+
+
+def _checked_text(text: str, what: str) -> str:
+    name_bytes(text, what)
+    return text
 
 
 def _check_caller_id(caller_id: str) -> None:

@@ -536,8 +536,11 @@ class Admission:
             digest = terms.digest
             content = content_digest(secret, terms.content)
             count = len(ack.drafts)
-            added += [_KEY_DIGEST + digest, _CONTENT_DIGEST + content]
-            added.append(_KEY_COUNT + encode_plain(count))
+            added += [
+                _KEY_DIGEST + digest,
+                _CONTENT_DIGEST + content,
+                _KEY_COUNT + (b"\x01" if count == 1 else encode_plain(count)),
+            ]
             flags = _KEYED
             self._plan.keys[(state.number, digest)] = KeyedResult(
                 content, sequence, sequence + count - 1, self._plan.last + count

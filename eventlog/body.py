@@ -117,14 +117,14 @@ def canonical_bytes(data: bytes, fixes: Fixes | None = None, *, is_ours: bool = 
     Raises:
         CorruptionError: As for ``decode_body``.
     """
-    value = decode_body(data, fixes)
-    if fixes is not None:
-        return _canonical(value)
-    if is_ours:
+    if is_ours and fixes is None:
+        value = loads(data)
         if type(value) is dict and _is_canonical(value):
             return data
-    elif _plain_size(value, 0, BODY_BYTES_MAX) < 0:
-        return _canonical(value)
+    else:
+        value = decode_body(data, fixes)
+        if fixes is not None or _plain_size(value, 0, BODY_BYTES_MAX) < 0:
+            return _canonical(value)
     encoded: bytes = _encoders.canonical(value)
     return encoded
 
@@ -155,12 +155,15 @@ def _canonical_head(major: int, length: int) -> bytes:
 def _is_canonical(value: dict[Any, Any]) -> bool:
     """True for a flat dict of str that was encoded canonically as it stands: the usual message."""
     before = ""
+    size_before = -1
     for key, item in value.items():
         if type(item) is not str or type(key) is not str or not key.isascii():
             return False
-        if (len(key), key) <= (len(before), before) and before:
+        size = len(key)
+        if size <= size_before and (size < size_before or key < before):
             return False
         before = key
+        size_before = size
     return True
 
 

@@ -42,6 +42,8 @@ _ONE_MARK: Final = tuple(bytes([0xA1, mark]) for mark in _PLAIN_MARKS)
 
 def fingerprint_of(drafts: Sequence[Draft]) -> bytes:
     """BLAKE2b-256 of an append's content (FORMAT.md, "Digests")."""
+    if len(drafts) == 1:
+        return blake2b(_content_of_draft(drafts[0]), digest_size=32).digest()
     digest = blake2b(digest_size=32)
     for draft in drafts:
         digest.update(_content_of_draft(draft))

@@ -32,6 +32,8 @@ HEAD: Final = Struct("<4Q")  # its first four, which only the writer knows
 TAIL: Final = Struct("<qQQIIBBHI")  # the other five, which a caller's draft knows
 TAIL_BYTES: Final = TAIL.size
 TAIL_KIND_BYTE: Final = 32  # offset of the kind in a tail
+_TAIL_END: Final = Struct("<HI")  # a tail's flags and extension length
+_TAIL_FLAGS_BYTE: Final = TAIL_BYTES - _TAIL_END.size
 assert HEADER_BYTES == 80
 assert WORDS.size == HEADER.size == HEAD.size + TAIL.size
 KIND_BYTE: Final = 72  # offset of the kind in a stored record
@@ -226,8 +228,8 @@ def encode_tail(
 
 def change_tail(tail: bytes, flags: int, extension_bytes: int) -> bytes:
     """A tail with more flags and another extension length."""
-    fields = TAIL.unpack(tail)
-    return TAIL.pack(*fields[:7], fields[7] | flags, extension_bytes)
+    before = tail[_TAIL_FLAGS_BYTE] | tail[_TAIL_FLAGS_BYTE + 1] << 8
+    return tail[:_TAIL_FLAGS_BYTE] + _TAIL_END.pack(before | flags, extension_bytes)
 
 
 def recorded_of(value: bytes) -> int:

@@ -248,7 +248,7 @@ class TenantRow:
 _KEYED: Final = Struct("<16sQQQ")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class KeyedResult:
     """What an idempotency key stands for: the digest of the content and where it went."""
 
