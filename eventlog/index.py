@@ -6,10 +6,14 @@ follows other processes' commits, and can be dropped at any time.
 
 Invariants:
     1. It holds committed events only. The writer's batch works on the ``draft_*`` fields, which
-       are merged after the commit or reset.
-    2. ``Loose`` is replaced when events are sealed and only ever appended to otherwise, so a reader
-       that holds one sees a prefix that never changes.
-    3. ``lock`` is held for every change; readers take references without it.
+       are merged after the commit or reset; a session that it creates is here without events, and
+       goes again when the batch is dropped.
+    2. ``Loose`` is replaced when events are sealed. Otherwise its lists only grow, positions after
+       records, and a record may become None: up to the number of positions that a reader saw, the
+       one that it holds names the same events for ever.
+    3. What readers see changes under ``lock``; they take references without it. Without it the
+       writer alone changes the draft fields, takes what is due or stale, and notes the transactions
+       that are its own.
     4. A session's loose events have consecutive sequences from ``Loose.base`` on.
     5. Record bytes kept here stay under their bound; dropped ones are read from the log again.
 """

@@ -6,8 +6,10 @@ commit → merge into memory → acks.
 Invariants:
     1. Only this thread begins, writes and commits transactions, and holds none between batches.
     2. Acks resolve after the commit and after memory knows what was committed.
-    3. When a commit fails in I/O nobody is told anything before the environment was opened again,
-       the commit record read and a fence committed.
+    3. When a commit fails its callers are told what became of it: after the environment was opened
+       again and a fence committed, which shows whether it is in; or, when a full disk lets no
+       fence in, once the commit record shows that it is not. When neither comes about in
+       ``SETTLE_TRIES``, they get ``SuspectStoreError``.
     4. It lets the GIL go after each ``SLICE_US`` of Python.
     5. Whatever ends this thread, no caller is left waiting.
 """

@@ -9,7 +9,7 @@ from struct import Struct
 
 import pytest
 
-from engine.export import LINE_KEYS
+from engine.export import LINE_KEYS, encode_line
 from engine.kinds import APPLICATION, CONTROLS, PUBLIC, ROLES
 from eventlog import idrows, limits, locks, order, place, record, rows, segment
 from eventlog.hotlog import HOT_NAMES
@@ -20,7 +20,7 @@ from eventlog.place import LOCK_FILE, MARKER_FILE
 from eventlog.raw import DATA_FILE
 from eventlog.record import CONTROL, HEADER, Extension, Flag
 from eventlog.tables import TABLES
-from tests.format import independent
+from tests.format import independent, independent_rows
 from tests.format.example import BEGIN, DOCUMENT, END, insert
 
 TEXT = DOCUMENT.read_text("utf-8")
@@ -163,6 +163,16 @@ def test_the_key_order_of_export_lines_is_the_code_s() -> None:
     assert tuple(re.findall(r"`(\w+)`", listed[0])) == LINE_KEYS
 
 
+def test_the_characters_that_export_lines_escape_are_listed() -> None:
+    listed = []
+    for characters, _ in table("Export lines"):
+        first, _, last = characters.replace("U+", "").partition(" … ")
+        listed.append((int(first, 16), int(last or first, 16)))
+    assert listed == independent_rows.ESCAPED
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    assert encode_line({"v": everything}) == f'{{"v":{independent_rows.text_line(everything)}}}'
+
+
 def test_the_second_implementation_says_the_same() -> None:
     kinds = {code: name for name, code in {**PUBLIC, **CONTROLS}.items()}
     assert kinds == independent.KINDS
@@ -174,9 +184,10 @@ def test_the_second_implementation_says_the_same() -> None:
     )
 
 
+@pytest.mark.parametrize("second", ["independent", "independent_rows"])
 @pytest.mark.parametrize("module", ["eventlog", "engine", "turnlog", "bench"])
-def test_the_second_implementation_shares_no_code(module: str) -> None:
-    source = importlib.import_module("tests.format.independent").__file__
+def test_the_second_implementation_shares_no_code(module: str, second: str) -> None:
+    source = importlib.import_module(f"tests.format.{second}").__file__
     assert source is not None
     with open(source, encoding="utf-8") as file:
         assert not re.search(rf"^\s*(from|import) {module}\b", file.read(), re.M)

@@ -21,8 +21,10 @@ from eventlog.order import PREFIX_BYTES as ORDER_PREFIX_BYTES
 from eventlog.order import next_link
 from eventlog.place import encode_marker
 from eventlog.segment import PREFIX_BYTES as SEGMENT_PREFIX_BYTES
+from tests.format import independent
 from tests.format.cases import CASES, GOLDEN, KINDS, SECRET, Case, decode, encode, read, to_text
 from tests.format.independent import inflate
+from tests.format.independent_rows import ROWS
 from tests.format.values import identical
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -42,6 +44,19 @@ def test_every_kind_has_a_case_and_every_file_too() -> None:
 @every_case
 def test_golden_bytes_decode(case: Case) -> None:
     assert identical_values(decode(case, read(case)), case.values)
+
+
+@every_case
+def test_the_document_alone_says_what_golden_bytes_mean(case: Case) -> None:
+    key, value = read(case)
+    found = ROWS[case.kind](key, value)
+    wanted = dict(case.values)
+    if case.kind == "name":
+        assert independent.name_key(wanted["tenant"], wanted["session"]) == key
+    elif case.kind == "id header":
+        wanted["runs"] = len(wanted["runs"])
+    assert found
+    assert found == {name: wanted[name] for name in found}
 
 
 @every_case

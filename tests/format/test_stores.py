@@ -17,7 +17,7 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.place import FORMAT_VERSION
-from tests.format import independent
+from tests.format import independent, independent_rows
 from tests.format.make_store import (
     FREQUENCY,
     HARD_BODY,
@@ -100,6 +100,8 @@ def test_the_document_alone_is_enough_to_read_it(folder: Path) -> None:
             session = reader.find("acme", info.name)
             assert session is not None
             assert (session.number, len(session.records)) == (info.number, info.event_count)
+        told = [independent_rows.export_line(event) for event in reader.events()]
+        assert told == export(store)
     assert reader.cut_blocks == 2
     assert len(reader.activity) >= 64
     assert len(reader.ids) == 10 * FREQUENCY

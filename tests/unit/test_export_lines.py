@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.export import (
@@ -22,6 +22,7 @@ from engine.export import (
     unescape,
 )
 from eventlog.limits import DEPTH_MAX, INT_MAX, INT_MIN
+from tests.format import independent_rows
 
 texts = st.one_of(
     st.text(st.characters(), max_size=8),
@@ -141,6 +142,14 @@ def test_an_event_comes_back_from_its_line(fact: Fact) -> None:
     back = line_to_event(json.loads(event_to_line(fact)))  # type: ignore[arg-type]
     for key in LINE_KEYS:
         assert identical(back[key], getattr(fact, key)), key
+
+
+@given(values)
+@example([1e16, 9999999999999998.0, 1e-4, 9.999e-5, -5e-324, 1.7976931348623157e308, -0.0])
+@example(['\x00\x1f\x7f"\\\b\t\n\f\r/', "\u200b\u200c\u200d\U000e0041"])
+def test_a_value_is_spelled_as_the_format_says(value: Any) -> None:
+    line = encode_line({"v": escape(value)})
+    assert line == f'{{"v":{independent_rows.value_line(value)}}}'
 
 
 def test_the_keys_of_a_line_stand_in_their_order() -> None:

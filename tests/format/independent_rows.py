@@ -1,0 +1,312 @@
+"""FORMAT.md put into code a second time: what each kind of row says, and an export line.
+
+Like ``independent``: no code of the product, and nothing that the document does not say.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import cbor2
+
+from tests.format.independent import (
+    NONE,
+    Damage,
+    Event,
+    checked,
+    decode_columns,
+    decode_segment,
+    inflate,
+)
+
+Values = dict[str, Any]
+COMMIT = (
+    "last_position floor transaction file_bytes sessions_made tenants_made sessions recorded_us "
+    "generation roll_ups cuts fences link previous"
+).split()
+SESSION = (
+    "tenant_number created_position created_us sealed messages head last_position "
+    "last_recorded_us keys segments since_roll_up flags"
+).split()
+RECORD = (
+    "session sequence parent recorded_us given_us owner offset branch tokens kind role flags length"
+).split()
+RUN = "level state entries blocks words fingerprint last".split()
+
+
+def named(names: list[str], layout: str, data: bytes) -> Values:
+    """Fixed fields at the front of some bytes."""
+    return dict(zip(names, struct.unpack_from(layout, data), strict=True))
+
+
+def record(key: bytes, value: bytes) -> Values:
+    """A hot record (section 6.1)."""
+    rest = checked(key, value)
+    found = named(RECORD, "<QQQQqQQIIBBHI", rest)
+    length = found.pop("length")
+    assert (found.pop("owner"), found.pop("offset")) == (0, 0)
+    position = int.from_bytes(key, "big")
+    return {
+        "position": position,
+        **found,
+        "extension": rest[72 : 72 + length],
+        "body": rest[72 + length :],
+    }
+
+
+def segment(key: bytes, value: bytes) -> Values:
+    """A segment (section 10), as the records in it."""
+    records = [
+        record(position.to_bytes(8, "big"), stored)
+        for position, stored in decode_segment(key, value)
+    ]
+    messages = sum(each["kind"] == 1 for each in records)
+    assert struct.unpack_from("<I", value, 64)[0] == messages
+    kinds = 0
+    for each in records:
+        kinds |= 1 << min(each["kind"], 63)
+    assert struct.unpack_from("<Q", value, 72)[0] == kinds
+    times = struct.unpack_from("<QQ", value, 40)
+    assert times == (records[0]["recorded_us"], records[-1]["recorded_us"])
+    return {"records": records, "messages_before": struct.unpack_from("<Q", value, 56)[0]}
+
+
+def order_block(key: bytes, value: bytes) -> Values:
+    """An order block (section 9)."""
+    version, cut, _, _, link = struct.unpack_from("<BBHI16s", value, 8)
+    assert version == 1
+    content = inflate(value[32:], 16_384) if cut else b""
+    checked(key, value[:32] + content)
+    rows = decode_columns(content, 1_024, 2) if cut else []
+    return {
+        "block": int.from_bytes(key, "big"),
+        "link": link,
+        "sessions": [row[0] for row in rows],
+        "sequences": [row[1] for row in rows],
+    }
+
+
+def session(key: bytes, value: bytes) -> Values:
+    """A session row (section 5.5)."""
+    rest = checked(key, value)
+    tenant, name, opening = cbor2.loads(rest[88:])
+    found = named(SESSION, "<10QII", rest)
+    number = int.from_bytes(key, "big")
+    return {"number": number, **found, "tenant": tenant, "name": name, "opening": opening}
+
+
+def tenant(key: bytes, value: bytes) -> Values:
+    """A tenant row (section 5.3)."""
+    rest = checked(key, value)
+    number = int.from_bytes(key, "big")
+    return {"number": number, "secret": rest[:32], "name": rest[32:].decode()}
+
+
+def number_of(key: bytes, value: bytes) -> int:
+    """The number of a row that holds nothing else."""
+    rest = checked(key, value)
+    assert len(rest) == 8
+    return int.from_bytes(rest, "big")
+
+
+def keyed_result(key: bytes, value: bytes) -> Values:
+    """A keyed result (section 5.6)."""
+    found = named(["content", "first", "last", "position"], "<16sQQQ", checked(key, value))
+    return {"session": int.from_bytes(key[:8], "big"), "digest": key[8:], **found}
+
+
+def activity(key: bytes, value: bytes) -> Values:
+    """An activity row (section 5.7)."""
+    number, inverted = struct.unpack(">QQ", key)
+    return {"tenant": number, "position": NONE - inverted, "session": number_of(key, value)}
+
+
+def id_header(key: bytes, value: bytes) -> Values:
+    """The header of the ids (section 11.1); how many directory rows, not which."""
+    assert key == b"\x01"
+    names = ["generation", "next_run", "runs", "merges"]
+    return named(names, ">QQII", checked(key, value))
+
+
+def id_run(key: bytes, value: bytes) -> Values:
+    """A directory row (section 11.2)."""
+    assert key[:1] == b"\x02"
+    return {
+        "number": int.from_bytes(key[1:], "big"),
+        **named(RUN, ">BBQQQQ16s", checked(key, value)),
+    }
+
+
+def id_merge(key: bytes, value: bytes) -> Values:
+    """A merge (section 11.3)."""
+    assert len(key) == 2
+    assert key[:1] == b"\x03"
+    rest = checked(key, value)
+    (number,) = struct.unpack_from(">Q", rest)
+    output = named(RUN, ">BBQQQQ16s", rest[8:])
+    assert output["level"] == key[1] + 1
+    inputs = struct.unpack_from(f">{len(rest[66:]) // 8}Q", rest, 66)
+    taken = struct.unpack_from(">Q", rest, 58)[0]
+    return {"output": {"number": number, **output}, "inputs": inputs, "taken": taken}
+
+
+def id_filter(key: bytes, value: bytes) -> Values:
+    """A filter block (section 11.5)."""
+    assert key[:1] == b"\x04"
+    rest = checked(key, value)
+    words = list(struct.unpack(f"<{len(rest) // 8}Q", rest))
+    return {"run": int.from_bytes(key[1:9], "big"), "words": words}
+
+
+def id_entries(key: bytes, value: bytes) -> Values:
+    """An entry block (section 11.4)."""
+    assert key[:1] == b"\x05"
+    rest = checked(key, value)
+    previous, count, number = struct.unpack_from(">16sII", rest)
+    entries = list(struct.iter_unpack(">16sQQ", rest[24:]))
+    assert len(entries) == count
+    assert entries[-1][0] == key[9:]
+    run = int.from_bytes(key[1:9], "big")
+    return {"run": run, "number": number, "previous": previous, "entries": entries}
+
+
+def owner(_: bytes, value: bytes) -> Values:
+    """A slot of a lock file (section 2)."""
+    assert len(value) == 512
+    assert value[-1:] == b"\n"
+    found: Values = json.loads(value)
+    return found
+
+
+ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
+    "commit record": lambda key, value: named(COMMIT, "<12Q16s8s", checked(key, value)),
+    "options": lambda key, value: cbor2.loads(checked(key, value)),
+    "record": record,
+    "raw segment": segment,
+    "segment": segment,
+    "order block": order_block,
+    "cut order block": order_block,
+    "session": session,
+    "tenant": tenant,
+    "name": lambda key, value: {"number": number_of(key, value)},
+    "key": keyed_result,
+    "activity": activity,
+    "id header": id_header,
+    "id run": id_run,
+    "id merge": id_merge,
+    "id filter block": id_filter,
+    "id entry block": id_entries,
+    "owner": owner,
+}
+
+
+# Export lines (section 19)
+
+ESCAPED = [
+    (0x00, 0x1F),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),
+    (0x61C, 0x61C),
+    (0x180E, 0x180E),
+    (0x200B, 0x200B),
+    (0x200E, 0x200F),
+    (0x2028, 0x202E),
+    (0x2060, 0x206F),
+    (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE007F),
+]
+SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+
+def text_line(text: str) -> str:
+    """A JSON string."""
+    spelled = []
+    for character in text:
+        code = ord(character)
+        if character in SHORT:
+            spelled.append(SHORT[character])
+        elif any(first <= code <= last for first, last in ESCAPED):
+            units = character.encode("utf-16-be")
+            spelled += [f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)]
+        else:
+            spelled.append(character)
+    return '"' + "".join(spelled) + '"'
+
+
+def number_line(value: float) -> str:
+    """A finite float: the shortest digits that read back the same."""
+    digits = next(
+        text for places in range(17) if float(text := f"{abs(value):.{places}e}") == abs(value)
+    )
+    mantissa, _, power = digits.partition("e")
+    exponent = int(power)
+    figures = mantissa.replace(".", "").rstrip("0") or "0"
+    sign = "-" if struct.pack(">d", value)[0] & 0x80 else ""
+    if not -4 <= exponent < 16:
+        point = "." + figures[1:] if figures[1:] else ""
+        return f"{sign}{figures[0]}{point}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{figures}"
+    whole = figures[: exponent + 1].ljust(exponent + 1, "0")
+    return f"{sign}{whole}.{figures[exponent + 1 :] or '0'}"
+
+
+def is_text(value: str) -> bool:
+    return not any(0xD800 <= ord(character) <= 0xDFFF for character in value)
+
+
+def base64_of(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def key_line(key: str) -> str:
+    if not is_text(key):
+        return text_line("$surrogate:" + base64_of(key.encode("utf-8", "surrogatepass")))
+    return text_line("$" + key if key.startswith("$") else key)
+
+
+def value_line(value: Any) -> str:
+    """A value as JSON."""
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            return '{"$float":"' + struct.pack(">d", value).hex() + '"}'
+        return number_line(value)
+    if isinstance(value, bytes):
+        return '{"$b64":"' + base64_of(value) + '"}'
+    if isinstance(value, str):
+        if is_text(value):
+            return text_line(value)
+        return '{"$surrogate":"' + base64_of(value.encode("utf-8", "surrogatepass")) + '"}'
+    if isinstance(value, list):
+        return "[" + ",".join(map(value_line, value)) + "]"
+    if not isinstance(value, dict):
+        raise Damage(f"{type(value)} is no body")
+    items = [key_line(key) + ":" + value_line(item) for key, item in value.items()]
+    return "{" + ",".join(items) + "}"
+
+
+def export_line(event: Event) -> str:
+    """An event's export line, without the line feed."""
+    values = asdict(event)
+    keys = (
+        "tenant session sequence parent kind id time_us recorded_us tokens run_id turn_id "
+        "speech_id request_id opening metadata body"
+    ).split()
+    parts = []
+    for key in keys:
+        value = values[key]
+        if value is None or (not value and key in ("tenant", "opening", "tokens")):
+            continue
+        parts.append(f'"{key}":{value_line(value)}')
+    return "{" + ",".join(parts) + "}"
