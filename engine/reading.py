@@ -58,7 +58,7 @@ class SessionPager:
             SessionGoneError: The session was deleted and made anew since the first page.
         """
         while self.following <= self.last:
-            page = self._log.read_session(
+            page = self._log.views.read_session(
                 self._name,
                 self.following,
                 self.last,
@@ -125,7 +125,7 @@ class PositionPager:
         size = self._size
         if self._left is not None and self._tenant is None:
             size = min(size, self._left)
-        self._window = self._log.read_positions(
+        self._window = self._log.views.read_positions(
             self.following, size, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
         )
         self._size = min(self._size * 4, READ_WINDOW_POSITIONS)
@@ -185,7 +185,7 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Event]:
         while not self._ended.is_set():
-            position = self._log.last_position()
+            position = self._log.views.last_position()
             if page := self._pager.next_page():
                 for event in page:
                     yield event
@@ -201,7 +201,7 @@ class Subscription:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while not self._ended.is_set():
-            position = self._log.last_position()
+            position = self._log.views.last_position()
             if page := await _page_on_pool(self._pager, self._pool):
                 for event in page:
                     yield event
@@ -212,11 +212,11 @@ class Subscription:
 
     async def _wait_async(self, position: int) -> None:
         delay_ms = POLL_MIN_MS
-        while not self._ended.is_set() and self._log.last_position() <= position:
+        while not self._ended.is_set() and self._log.views.last_position() <= position:
             if self._log.is_closed:
                 raise StoreClosedError("the store is closed")
             future = self._log.next_commit()
-            if self._ended.is_set() or self._log.last_position() > position:
+            if self._ended.is_set() or self._log.views.last_position() > position:
                 self._log.forget_commit(future)
                 return
             try:

@@ -30,8 +30,8 @@ from eventlog.errors import (
 )
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX
-from eventlog.log import SessionFacts
 from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME, encode_tail
+from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -366,7 +366,7 @@ class Session:
             raise UsageError("limit must not be negative")
         if limit == 0:
             return []
-        events = self._store._log.read_last(self._name, limit, MESSAGE, Event)
+        events = self._store._log.views.read_last(self._name, limit, MESSAGE, Event)
         return [event.body for event in events]
 
     async def history_async(self, limit: int | None = None) -> list[Any]:
@@ -436,11 +436,11 @@ class Session:
     @property
     def exists(self) -> bool:
         """True once the session is committed."""
-        return self._store._log.facts(self._name) is not None
+        return self._store._log.views.facts(self._name) is not None
 
     def info(self) -> SessionInfo | None:
         """Counts, head and times; None when there is no session of that name."""
-        facts = self._store._log.facts(self._name)
+        facts = self._store._log.views.facts(self._name)
         return None if facts is None else info_of(facts)
 
     @property

@@ -27,7 +27,8 @@ from eventlog.errors import (
 )
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import COMMIT_EVENTS_MAX, LOCK_DEADLINE_MS, MAP_BYTES, POOL_THREADS
-from eventlog.log import Log, SessionFacts
+from eventlog.log import Log
+from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,7 +113,7 @@ class Tenant:
         def accept(facts: SessionFacts) -> bool:
             return user_id is None or info_of(facts).user_id == user_id
 
-        found = self._store._log.newest_sessions(self.name, before, limit, accept)
+        found = self._store._log.views.newest_sessions(self.name, before, limit, accept)
         infos: list[SessionInfo] = [info_of(facts) for facts in found]
         following = str(infos[-1].last_position) if len(infos) == limit else None
         return SessionPage(infos, following)
@@ -146,7 +147,7 @@ class Tenant:
         """
         log = self._store._log
         if after is None:
-            after = log.last_position()
+            after = log.views.last_position()
         elif after < 0:
             raise UsageError("after is not negative")
         return Subscription(PositionPager(log, after, None, self._scope()), log, self._store._pool)
@@ -286,7 +287,7 @@ class Store(Tenant):
 
     def tenants(self) -> list[str]:
         """Names of all tenants that have or had sessions, oldest first."""
-        return self._log.tenant_names()
+        return self._log.views.tenant_names()
 
     def _scope(self) -> str | None:
         return None
@@ -296,7 +297,7 @@ class Store(Tenant):
     @property
     def last_position(self) -> int:
         """The newest committed position, of any process; 0 when the store is empty."""
-        return self._log.last_position()
+        return self._log.views.last_position()
 
     def flush(self, timeout: float | None = None) -> int:
         """Block until every append accepted so far is durable or refused.
@@ -332,7 +333,7 @@ class Store(Tenant):
             if len(unheard) > 1:
                 error.add_note(f"{len(unheard) - 1} more appends were refused")
             raise error.with_traceback(None)
-        return self._log.last_position()
+        return self._log.views.last_position()
 
     async def room(self) -> None:
         """Wait until the queue is less than half full."""

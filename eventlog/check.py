@@ -89,7 +89,7 @@ def check(log: Log) -> CheckReport:
     Costs the decoding of every record, and memory for one small entry per session and block.
     """
     report = CheckReport()
-    with log.transaction() as tables:
+    with log.views.transaction() as tables:
         _Check(tables, report).run()
     return report
 

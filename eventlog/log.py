@@ -4,10 +4,8 @@ One ``Log`` per store and process, shared by every ``Log.open`` of the same data
 environment, one loose index, one writer thread.
 
 Invariants:
-    1. A read takes the loose view first and its transaction second (``index``), holds the
-       transaction for one page, and returns nothing that depends on it.
-    2. Opening writes nothing and repairs nothing.
-    3. Options that change what is written are stored at creation; another value later is refused.
+    1. Opening writes nothing and repairs nothing.
+    2. Options that change what is written are stored at creation; another value later is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +14,9 @@ import asyncio
 import atexit
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +26,6 @@ from eventlog.creation import create
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
     BusyError,
-    CorruptionError,
     NotAStoreError,
     OverloadedError,
     ReadOnlyError,
@@ -37,9 +33,8 @@ from eventlog.errors import (
     TurnlogError,
     UsageError,
 )
-from eventlog.failpoints import fp
 from eventlog.idruns import IdRuns
-from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.index import LooseIndex
 from eventlog.limits import (
     LOCK_DEADLINE_MS,
     MAP_BYTES,
@@ -49,11 +44,10 @@ from eventlog.limits import (
     SNAPSHOT_FREQUENCY,
     SNAPSHOT_FREQUENCY_MAX,
 )
-from eventlog.reading import SessionView, Window, read_last, read_page, read_positions
-from eventlog.record import Factory, Origin, R
-from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
+from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
+from eventlog.views import Views
 from eventlog.writer import Writer, nothing
 
 EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
@@ -84,20 +78,6 @@ class Options:
             raise UsageError(f"quota_bytes must be at least {QUOTA_BYTES_MIN}")
 
 
-@dataclass(frozen=True)
-class SessionFacts:
-    """A session as it stands: its row and what is loose."""
-
-    origin: Origin
-    row: SessionRow
-    event_count: int
-    message_count: int
-    head: int
-    last_position: int
-    last_recorded_us: int
-    loose_count: int
-
-
 def _after_fork() -> None:
     """In a child: nothing of the parent's may be used, nor waited for."""
     global _registry_lock
@@ -123,7 +103,7 @@ _registry_lock = threading.RLock()
 
 
 class Log:
-    """See the module."""
+    """See the module. ``views`` is what it reads with."""
 
     def __init__(self, environment: Environment, options: Options, lock_deadline_ms: int) -> None:
         self.environment = environment
@@ -139,10 +119,15 @@ class Log:
             quota_bytes=options.quota_bytes,
             lock_deadline_ms=lock_deadline_ms,
         )
+        self.views = Views(
+            environment,
+            self.index,
+            self.cache,
+            lambda tables, record: self.writer.catch_up(tables, record, pause=nothing),
+        )
         self.writer.on_commit = self.announce
         self.writer.on_refused = self._refused
         self.users = 1
-        self._origins: dict[int, Origin] = {}
         self._changed = threading.Condition()
         self._futures: list[asyncio.Future[None]] = []
         self._refusal_listeners: list[RefusalListener] = []
@@ -412,7 +397,7 @@ class Log:
         """
         end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
         delay_ms = POLL_MIN_MS
-        while self.last_position() <= position:
+        while self.views.last_position() <= position:
             if self._closed:
                 raise StoreClosedError("the store is closed")
             left_s = delay_ms / 1000
@@ -424,252 +409,6 @@ class Log:
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)
         return True
 
-    # Reading
-
-    def last_position(self) -> int:
-        """The newest committed position, of any process."""
-        with self.environment.read() as transaction:
-            value = transaction.get(COMMIT_KEY, db=self.environment.db["commit"])
-        if value is None:
-            raise CorruptionError("is missing", where="commit record")
-        return peek_last_position(value)
-
-    @contextmanager
-    def transaction(self) -> Iterator[ReadTables]:
-        """A short read transaction."""
-        with self.environment.read() as transaction:
-            yield ReadTables(transaction, self.environment.db)
-
-    def _current(self, tables: ReadTables) -> CommitRecord:
-        """The transaction's commit record, with the loose index brought up to it."""
-        record = tables.commit_record()
-        if not self.index.is_current(record):
-            self.writer.catch_up(tables, record, pause=nothing)
-        return record
-
-    def _view(
-        self,
-        tables: ReadTables,
-        name: Name,
-        seen: int,
-        state: SessionState | None,
-        loose: Loose | None,
-        stop: int,
-    ) -> tuple[SessionView, SessionRow, SessionState | None] | None:
-        """One session in this transaction; None when the view is too new for it: begin again.
-
-        Args:
-            tables: The transaction.
-            name: The session's names.
-            seen: Position that the index had reached before the view was taken.
-            state: The view: what memory holds of the session.
-            loose: Its loose list.
-            stop: How many entries that had.
-        """
-        index = self.index
-        record = tables.commit_record()
-        if not index.is_current(record):
-            self.writer.catch_up(tables, record, pause=nothing)
-        if record.last_position > seen or state is None:
-            state = index.names.get(name)
-            if state is not None:
-                loose = state.loose
-                stop = len(loose.positions)
-        if state is None or loose is None:
-            number = tables.find_session(name)
-            if number is None:
-                raise _NoSession
-            row = tables.load_row(number)
-            origin = Origin(number, row.tenant, row.name)
-            return SessionView(origin, row.sealed, Loose(row.sealed, [], []), 0, record), row, None
-        if state.number > record.sessions_made:
-            if state.next:
-                return None  # created after this transaction began
-            raise _NoSession  # on its way in an open batch
-        row = tables.load_row(state.number)
-        if loose.base > row.sealed:
-            return None
-        if stop and loose.positions[stop - 1] > record.last_position:
-            # Merged since this transaction began, perhaps a part of a batch only.
-            stop = bisect_right(loose.positions, record.last_position, 0, stop)
-        return SessionView(state.origin, row.sealed, loose, stop, record), row, state
-
-    @contextmanager
-    def session(
-        self, name: Name
-    ) -> Iterator[tuple[ReadTables, SessionView, SessionRow, SessionState | None] | None]:
-        """One session in one read transaction; None when there is none of that name."""
-        while True:
-            seen = self.index.position  # first: what is merged later may be missing in the view
-            state = self.index.names.get(name)
-            loose = None if state is None else state.loose
-            stop = 0 if loose is None else len(loose.positions)
-            fp("read.after_view")
-            with self.environment.read() as transaction:
-                tables = ReadTables(transaction, self.environment.db)
-                try:
-                    found = self._view(tables, name, seen, state, loose, stop)
-                except _NoSession:
-                    yield None
-                    return
-                if found is not None:
-                    yield (tables, *found)
-                    return
-
-    def facts(self, name: Name) -> SessionFacts | None:
-        """Counts, head and times of a session; None when there is none of that name."""
-        with self.session(name) as found:
-            if found is None:
-                return None
-            _, view, row, state = found
-            if state is not None:
-                return self._facts_of(state)
-            return _facts(view.origin, row, None)
-
-    def read_session(
-        self,
-        name: Name,
-        first: int,
-        last: int,
-        factory: Factory[R],
-        *,
-        events_max: int,
-        bytes_max: int,
-        kinds: frozenset[int] | None = None,
-    ) -> tuple[list[R], int, int] | None:
-        """A page of a session's events.
-
-        Returns:
-            Events, the sequence to go on with, and the session number; None without a session.
-        """
-        with self.session(name) as found:
-            if found is None:
-                return None
-            tables, view, _, _ = found
-            events, following = read_page(
-                tables,
-                view,
-                self.cache,
-                first,
-                last,
-                factory,
-                events_max=events_max,
-                bytes_max=bytes_max,
-                kinds=kinds,
-            )
-            return events, following, view.origin.number
-
-    def read_last(self, name: Name, count: int, kind: int, factory: Factory[R]) -> list[R]:
-        """The last events of one kind of a session, oldest first."""
-        with self.session(name) as found:
-            if found is None:
-                return []
-            tables, view, _, _ = found
-            return read_last(tables, view, self.cache, count, kind, factory)
-
-    def read_positions(
-        self, first: int, count: int, factory: Factory[R], *, bytes_max: int
-    ) -> Window[R] | None:
-        """Events of all sessions in position order from ``first`` on; None past the end."""
-        with self.transaction() as tables:
-            record = tables.commit_record()
-            last = min(record.last_position, first + count - 1)
-            if first > last:
-                return None
-            return read_positions(
-                tables,
-                record,
-                self.cache,
-                first,
-                last,
-                self._origin,
-                factory,
-                bytes_max=bytes_max,
-            )
-
-    def _origin(self, tables: ReadTables, number: int) -> Origin:
-        origin = self._origins.get(number)
-        if origin is None:
-            row = tables.load_row(number)
-            if len(self._origins) >= self.index.names_max:
-                self._origins.clear()
-            origin = self._origins[number] = Origin(number, row.tenant, row.name)
-        return origin
-
-    def newest_sessions(
-        self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]
-    ) -> list[SessionFacts]:
-        """Sessions of a tenant whose last event lies before a position, newest first."""
-        while True:
-            # Memory first, the transaction second: a session sealed in between is in the former.
-            with self.index.lock:
-                loose = [
-                    (state.last_position, state)
-                    for state in self.index.loose_states()
-                    if state.row.tenant == tenant and state.next
-                ]
-                seen = (self.index.generation, self.index.position)
-            fp("list.after_view")
-            with self.transaction() as tables:
-                record = tables.commit_record()
-                # What the list was taken from must be current: the index may have moved on since.
-                if seen[0] != record.generation or seen[1] < record.last_position:
-                    self.writer.catch_up(tables, record, pause=nothing)
-                    continue
-                number = tables.find_number(tenant, "")
-                if number is None:
-                    return []
-                return self._newest(tables, number, before, count, accept, loose)
-
-    def _newest(
-        self,
-        tables: ReadTables,
-        tenant_number: int,
-        before: int,
-        count: int,
-        accept: Callable[[SessionFacts], bool],
-        loose: list[tuple[int, SessionState]],
-    ) -> list[SessionFacts]:
-        """Merge what is loose with the activity table, newest first."""
-        found: list[SessionFacts] = []
-        numbers = {state.number for _, state in loose}
-        waiting = sorted([each for each in loose if each[0] < before], key=_position_of)
-
-        def take(position: int, state: SessionState) -> None:
-            facts = self._facts_of(state)
-            if accept(facts):
-                # As it was when it was put in order, so that a cursor neither skips nor repeats.
-                found.append(replace(facts, last_position=position))
-
-        for position, session in tables.activity(tenant_number, before):
-            while waiting and waiting[-1][0] > position:
-                take(*waiting.pop())
-                if len(found) == count:
-                    return found
-            if session in numbers:
-                continue
-            row = tables.load_row(session)
-            if row.last_position != position:
-                continue  # a newer row stands for it
-            facts = _facts(Origin(session, row.tenant, row.name), row, None)
-            if accept(facts):
-                found.append(facts)
-            if len(found) == count:
-                return found
-        while waiting and len(found) < count:
-            take(*waiting.pop())
-        return found
-
-    def _facts_of(self, state: SessionState) -> SessionFacts:
-        with self.index.lock:  # a merge changes several fields
-            return _facts(state.origin, state.row, state)
-
-    def tenant_names(self) -> list[str]:
-        """Names of the tenants, oldest first."""
-        with self.transaction() as tables:
-            count = tables.commit_record().tenants_made
-            return [tables.load_tenant(number).name for number in range(1, count + 1)]
-
     # State
 
     def stats(self) -> dict[str, Any]:
@@ -677,8 +416,8 @@ class Log:
         environment = self.environment
         index = self.index
         machine = self.writer.machine
-        with self.transaction() as tables:
-            record = self._current(tables)
+        with self.views.transaction() as tables:
+            record = self.views.current(tables)
             bytes_by_kind: dict[str, int] = {}
             for name, handle in environment.db.items():
                 found = tables.transaction.stat(handle)
@@ -740,38 +479,6 @@ class Log:
             "failures": machine.failures,
             "commit_running_ms": ((now_us - machine.in_flight_since_us) // 1000 if running else 0),
         }
-
-
-class _NoSession(Exception):
-    """There is no session of that name."""
-
-
-def _position_of(each: tuple[int, SessionState]) -> int:
-    return each[0]
-
-
-def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> SessionFacts:
-    if state is None:
-        return SessionFacts(
-            origin,
-            row,
-            row.sealed,
-            row.messages,
-            row.head,
-            row.last_position,
-            row.last_recorded_us,
-            0,
-        )
-    return SessionFacts(
-        origin,
-        row,
-        state.next,
-        state.messages,
-        state.head,
-        state.last_position,
-        state.last_recorded_us,
-        state.next - max(row.sealed, state.loose.base),
-    )
 
 
 def _initialise(transaction: Any, tables: Any, options: Options) -> None:

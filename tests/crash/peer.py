@@ -132,14 +132,14 @@ class Commands:
     def hold_listing(self) -> None:
         """Hold the first thread that has listed what is loose, before its transaction begins."""
         self._hold = hold = Hold()
-        log: Any = self._store._log
-        transaction = log.transaction
+        views: Any = self._store._log.views
+        transaction = views.transaction
 
         def held() -> Any:
             hold()
             return transaction()
 
-        log.transaction = held
+        views.transaction = held
 
     def held(self) -> bool:
         return self._hold.wait()
