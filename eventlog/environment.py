@@ -3,7 +3,7 @@
 LMDB always runs with sync on and without writemap; there is no option for less.
 
 Invariants:
-    1. No page is mapped before ``raw.examine`` accepted the file, on opening and on reopening.
+    1. Opening again after a failed commit examines the file as opening does (``mapping``).
     2. A write transaction runs only while the writer lock is held, and only on the files that were
        opened: when ``data.mdb`` or ``lock.mdb`` names another file, nothing is written any more.
     3. After a commit the data file is as long as the pages in use, before the lock is given back.
@@ -15,13 +15,8 @@ Invariants:
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import errno
 import os
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -30,45 +25,37 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import lmdb
 
-from eventlog import raw
-from eventlog.creation import LMDB_VERSION, open_with_smaller_maps
+from eventlog import raw, survival
+from eventlog.creation import LMDB_VERSION
 from eventlog.errors import (
-    BusyError,
-    CorruptionError,
-    ForkedStoreError,
     NotAStoreError,
     ReadOnlyError,
-    StorageFullError,
-    StoreClosedError,
     StoreUnavailableError,
-    SuspectStoreError,
-    TurnlogError,
 )
+from eventlog.gate import BROKEN, CLOSED, FORKED, OPEN, Gate
 from eventlog.limits import (
     CLOSE_DEADLINE_MS,
     LOCK_DEADLINE_MS,
     MAP_BYTES,
-    MIB,
-    READERS_MAX,
-    TABLES_MAX,
 )
 from eventlog.lmdb_errors import (
     NOT_WRITABLE_CODES,
-    error_code,
+    commit_failed,
     map_error,
     map_os_error,
     mapped_errors,
-    why_full,
 )
 from eventlog.locks import LOCK_FILES, UseLock, WriterLock
+from eventlog.mapping import Mapping
 from eventlog.place import (
     LOCK_FILE,
     MARKER_FILE,
+    force_modes,
     read_marker,
     refuse_network,
     sweep_leftovers,
 )
-from eventlog.raw import COMMIT_KEY, COMMIT_TABLE, DATA_FILE, CommitRecordLike
+from eventlog.raw import DATA_FILE, CommitRecordLike
 from eventlog.seams import CLOCK, FILES, Clock, Files, FileWatch, ProcessIdentity, process_identity
 
 if TYPE_CHECKING:
@@ -79,71 +66,6 @@ if TYPE_CHECKING:
 
 EXTEND_BYTES_MIN: Final = 64 * 1024  # the data file grows by at least so much
 EXTEND_SHARE: Final = 16  # or by 1/16 of what is in use: few calls, and a hole costs no disk
-
-_OPEN, _PAUSED, _BROKEN, _CLOSED, _FORKED = "open", "paused", "broken", "closed", "forked"
-
-
-class CommitFailedError(Exception):
-    """A commit raised; whether it is in the file, only opening the file again tells.
-
-    Attributes:
-        cause: What LMDB raised.
-        mapped: The error for the callers whose events were in it.
-        full: Whether the reason is missing room, so that nothing was written.
-    """
-
-    def __init__(self, cause: lmdb.Error, mapped: TurnlogError, *, full: bool) -> None:
-        super().__init__(str(mapped))
-        self.cause = cause
-        self.mapped = mapped
-        self.full = full
-
-
-# What a forked child inherits, and what an interpreter that ends leaves behind
-
-_LIVE: Final[weakref.WeakSet[Environment]] = weakref.WeakSet()
-
-
-def _mark_forked() -> None:
-    """In a child: every open environment belongs to the parent."""
-    inherited = list(_LIVE)
-    for environment in inherited:
-        environment._forked()
-    if inherited:
-        _let_lmdb_open_again()
-
-
-def _let_lmdb_open_again() -> None:
-    """Make LMDB's binding forget which files the parent has open.
-
-    It refuses to open a file twice in a process, which is right, and does not notice that a child
-    is another process. It knows files by keys; ours get the child's pid, so that they differ from
-    the parent's and still from one another.
-    """
-    keys: Any = sys.modules.get("lmdb._envid")
-    parents = getattr(keys, "env_keys", None)
-    if parents is None:
-        return  # another binding: opening again in a child is then refused
-    pid = os.getpid()
-    keys.env_keys = lambda path, subdir: tuple((*key, pid) for key in parents(path, subdir))
-
-
-def _keep(environment: lmdb.Environment) -> None:
-    """Let LMDB's destructor never run for this environment.
-
-    It waits for a write transaction of another thread, for ever when that thread is gone, as after
-    a fork or when the interpreter ends; and in a child it gives back reader slots of the parent.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(environment))
-
-
-def _keep_all() -> None:
-    for environment in list(_LIVE):
-        _keep(environment._lmdb)
-
-
-os.register_at_fork(after_in_child=_mark_forked)
-atexit.register(_keep_all)
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -170,18 +92,15 @@ class _Read:
 
     def __enter__(self) -> ReadTransaction:
         environment = self._environment
-        # Counted first and looked at second, so that whoever pauses reads sees either a reader
-        # that counts or one that has not begun.
-        environment._in_flight[self] = threading.get_ident()
+        gate = environment._gate
         try:
-            if environment._state is not _OPEN or os.getpid() != environment._pid:
-                environment._wait_until_open(self)
+            gate.enter(self)
             try:
                 txn = environment._lmdb.begin(buffers=self._buffers)  # type: ignore[call-overload]
             except lmdb.Error as error:
                 txn = environment._begin_read_again(self, error, self._buffers)
         except BaseException:
-            environment._leave(self)
+            gate.leave(self)
             raise
         self._txn = txn
         return cast("ReadTransaction", txn)
@@ -193,11 +112,12 @@ class _Read:
         traceback: TracebackType | None,
     ) -> None:
         environment = self._environment
-        if environment._state is not _FORKED:  # in a child it would free the parent's reader slot
+        gate = environment._gate
+        if gate.state is not FORKED:  # in a child it would free the parent's reader slot
             try:
                 self._txn.abort()
             finally:
-                environment._leave(self)
+                gate.leave(self)
         if isinstance(error, lmdb.Error):
             raise map_error(error, environment._where) from error
 
@@ -247,11 +167,7 @@ class Environment:
         self._lock_deadline_ms = lock_deadline_ms
         self._files = files
         self._clock = clock
-        self._pid = os.getpid()
-        self._state = _CLOSED
-        self._in_flight: dict[_Read, int] = {}
-        self._idle = threading.Condition()
-        self._changing = threading.RLock()
+        self._gate = Gate(path)
         self._writing = False
         self._txn: WriteTransaction | None = None
         self._file_bytes = 0  # the data file is at least so long
@@ -332,7 +248,7 @@ class Environment:
             self._folder = files.open_folder(self.path)
             undo.callback(files.close, self._folder)
             if not self.read_only:
-                self._force_modes()
+                force_modes(self.path, (DATA_FILE, LOCK_FILE, MARKER_FILE, *LOCK_FILES), files)
             self._use_lock = self._go_in(me)
             undo.callback(self._use_lock.leave)
             if self._use_lock.writable:
@@ -351,29 +267,17 @@ class Environment:
             if self._writer_lock is not None:
                 self._watch = FileWatch(self._folder, (DATA_FILE, LOCK_FILE))
             undo.pop_all()
-        self._state = _OPEN
-        _LIVE.add(self)
+        self._gate.state = OPEN
+        survival.opened(self)
 
     def _refuse_second(self) -> None:
         """LMDB would refuse too, but not before its lock file was looked at."""
-        for other in list(_LIVE):
-            if other._state is not _FORKED and os.path.sameopenfile(other._data, self._data):
+        for other in survival.living():
+            if not other.is_forked and os.path.sameopenfile(other._data, self._data):
                 raise StoreUnavailableError(
                     f"{self.path} is already open in this process",
                     hint="Share the store that is open.",
                 )
-
-    def _force_modes(self) -> None:
-        """Nobody but the owner reads conversations, whatever a copy or a umask made of them."""
-        files = self._files
-        if not files.owned(self.path):
-            return
-        files.set_mode(self.path, 0o700)
-        for name in (DATA_FILE, LOCK_FILE, MARKER_FILE, *LOCK_FILES):
-            try:
-                files.set_mode(self.path / name, 0o600)
-            except FileNotFoundError:
-                pass  # lock files are made again
 
     def _go_in(self, me: ProcessIdentity) -> UseLock:
         """Take the use lock; where it cannot be written, reading without locks is left."""
@@ -402,86 +306,24 @@ class Environment:
         return nullcontext() if lock is None else lock.held(self._lock_deadline_ms, self.stop)
 
     def _open_lmdb(self, *, verify: bool, held: bool = False) -> None:
-        """Examine the file, map it, and see that the map shows what was examined.
-
-        Args:
-            verify: Walk every page.
-            held: The caller holds the writer lock.
-        """
-        lock = self._writer_lock
-        hold = nullcontext if held else self._held
-        examination = raw.examine(self.path / DATA_FILE, self._decode, verify=verify, hold=hold)
-        self.page_bytes = examination.meta.page_bytes
-        self._warn(*examination.warnings)
-        with mapped_errors(self._where):
-            self._lmdb = open_with_smaller_maps(
-                self._map_asked,
-                lambda size: lmdb.open(
-                    self._where,
-                    map_size=size,
-                    mode=0o600,
-                    create=False,
-                    readonly=self.read_only,
-                    lock=lock is not None,
-                    max_readers=READERS_MAX,
-                    max_dbs=TABLES_MAX,
-                ),
-            )
-        try:
-            with mapped_errors(self._where):
-                if lock is not None:
-                    self._lmdb.reader_check()
-                self._note_map()
-                self._open_tables(hold)
-                with self._lmdb.begin() as txn:
-                    self._compare(txn)
-        except BaseException:
-            self._lmdb.close()
-            raise
-
-    def _note_map(self) -> None:
-        self.map_bytes = self._lmdb.info()["map_size"]
-        if self.map_bytes < self._map_asked:
-            self._warn(
-                f"the address space has room for a map of {self.map_bytes // MIB:,} MiB only; "
-                "the store cannot grow beyond it in this process"
-            )
+        """Map the file; ``held`` when the caller holds the writer lock."""
+        mapped = Mapping(
+            path=self.path,
+            tables=self._tables,
+            decode_commit_record=self._decode,
+            read_only=self.read_only,
+            is_locked=self._writer_lock is not None,
+            map_bytes=self._map_asked,
+            hold=nullcontext if held else self._held,
+            warn=self._warn,
+        ).open(verify=verify)
+        self._lmdb = mapped.environment
+        self.db.update(mapped.db)
+        self.map_bytes = mapped.map_bytes
+        self.page_bytes = mapped.page_bytes
 
     def _warn(self, *warnings: str) -> None:
         self.warnings += [warning for warning in warnings if warning not in self.warnings]
-
-    def _open_tables(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
-        """Open the named databases.
-
-        Only a committed write transaction keeps handles in an environment that may write, so this
-        waits for a writer; nothing is written. A read-only environment needs no such thing.
-        """
-        if self.read_only:
-            self._open_tables_in(None)
-            return
-        with hold(), self._lmdb.begin(write=True) as txn:
-            self._open_tables_in(txn)
-
-    def _open_tables_in(self, txn: WriteTransaction | None) -> None:
-        for name in self._tables:
-            try:
-                self.db[name] = self._lmdb.open_db(name.encode(), txn=txn, create=False)
-            except lmdb.NotFoundError as error:
-                raise CorruptionError(f"table {name!r} is missing", where=self._where) from error
-
-    def _compare(self, txn: ReadTransaction) -> None:
-        """LMDB must stand at the transaction that wrote the commit record it shows."""
-        table = self.db[COMMIT_TABLE.decode()]
-        value = txn.get(COMMIT_KEY, db=table)
-        if value is None:
-            raise CorruptionError("the commit record is missing", where=self._where)
-        record = self._decode(bytes(value))
-        if record.transaction != txn.id():
-            raise CorruptionError(
-                f"LMDB stands at transaction {txn.id()}, the commit record names "
-                f"{record.transaction}: a commit was rolled back, or pages are stale",
-                where=self._where,
-            )
 
     # Reading
 
@@ -500,36 +342,6 @@ class Environment:
         """
         return _Read(self, buffers)
 
-    def _leave(self, read: _Read) -> None:
-        self._in_flight.pop(read, None)
-        if self._state is not _OPEN:
-            with self._idle:
-                self._idle.notify_all()
-
-    def _wait_until_open(self, read: _Read) -> None:
-        """Stand back while reads are paused; raise when they will not go on."""
-        while True:
-            if self._state is _PAUSED:
-                self._in_flight.pop(read, None)
-                with self._idle:
-                    self._idle.notify_all()
-                    self._idle.wait_for(lambda: self._state is not _PAUSED)
-                self._in_flight[read] = threading.get_ident()
-                continue
-            self._refuse_unusable()
-            return
-
-    def _refuse_unusable(self) -> None:
-        if self._state is _FORKED or os.getpid() != self._pid:
-            raise ForkedStoreError("this store was opened before a fork, in the parent process")
-        if self._state is _CLOSED:
-            raise StoreClosedError("the store is closed")
-        if self._state is _BROKEN:
-            raise StoreUnavailableError(
-                f"{self.path} could not be opened again after a failed commit",
-                hint="Close the store, see why, and open it again.",
-            )
-
     def _begin_read_again(
         self, read: _Read, error: lmdb.Error, buffers: bool
     ) -> lmdb.Transaction[Any]:
@@ -538,11 +350,10 @@ class Environment:
             with mapped_errors(self._where):
                 self._lmdb.reader_check()
         elif isinstance(error, lmdb.MapResizedError):
-            self._in_flight.pop(read, None)
+            self._gate.leave(read)
             with nullcontext() if self.read_only else self._held():
                 self._adopt_map()
-            self._in_flight[read] = threading.get_ident()
-            self._wait_until_open(read)
+            self._gate.enter(read)
         else:
             raise map_error(error, self._where) from error
         with mapped_errors(self._where):
@@ -554,7 +365,7 @@ class Environment:
         The reads in flight must end first. Whoever may write holds the writer lock, since no write
         transaction may be open either.
         """
-        with self._paused(self._lock_deadline_ms):
+        with self._gate.paused(self._lock_deadline_ms):
             in_use = raw.read_metas(self.path / DATA_FILE)[0].bytes_in_use
             if in_use <= self.map_bytes:
                 return  # another thread did it meanwhile
@@ -569,38 +380,6 @@ class Environment:
                     self._map_asked = size
                     self._open_again(held=True)
             self.map_bytes = self._lmdb.info()["map_size"]
-
-    @contextmanager
-    def _paused(self, deadline_ms: int) -> Iterator[None]:
-        """No read transaction of this process is open in the body of the ``with``.
-
-        Raises:
-            BusyError: Reads did not end in time; they go on.
-        """
-        with self._changing:
-            before, self._state = self._state, _PAUSED
-            try:
-                with self._idle:
-                    if threading.get_ident() in self._in_flight.values():
-                        raise BusyError(
-                            "a read of this thread is still open",
-                            hint="End the iterators and transactions that are still open.",
-                        )
-                    if not self._idle.wait_for(lambda: not self._in_flight, deadline_ms / 1_000):
-                        raise BusyError(
-                            f"reads of this process did not end within {deadline_ms} ms",
-                            hint="End the iterators and transactions that are still open.",
-                        )
-                yield
-                if self._state is _PAUSED:
-                    self._state = before
-            except BaseException:
-                if self._state is _PAUSED:
-                    self._state = before
-                raise
-            finally:
-                with self._idle:
-                    self._idle.notify_all()
 
     # Writing
 
@@ -617,17 +396,16 @@ class Environment:
             StoreUnavailableError: The store's files were replaced or removed; close it.
             ReadOnlyError, StoreClosedError, ForkedStoreError: Not here.
         """
-        if self._state is not _OPEN or os.getpid() != self._pid:
-            self._refuse_unusable()
+        self._gate.refuse_unusable()
         lock, watch = self._writer_lock, self._watch
         if self.read_only or lock is None or watch is None:
             raise ReadOnlyError(f"{self.path} was opened read-only")
         lock.acquire(self._lock_deadline_ms if deadline_ms is None else deadline_ms, self.stop)
         try:
-            self._refuse_unusable()
+            self._gate.refuse_unusable()
             self._refuse_replaced(watch)
             self._file_bytes = max(self._file_bytes, watch.size)
-            with self._changing:  # a reader may be adopting a larger map
+            with self._gate.changing:  # a reader may be adopting a larger map
                 try:
                     txn = self._lmdb.begin(write=True)
                 except lmdb.MapResizedError:
@@ -658,14 +436,14 @@ class Environment:
         Raises:
             CommitFailedError: LMDB refused; the store must be opened again (``reopen``).
         """
-        if self._state is _FORKED:
-            self._refuse_unusable()
+        if self._gate.state is FORKED:
+            self._gate.refuse_unusable()
         assert self._writing and self._writer_lock is not None
         try:
             try:
                 txn.commit()
             except lmdb.Error as error:
-                raise self._failure(error) from error
+                raise commit_failed(error, self.path, self._file_bytes, self._files) from error
             self._extend()
         finally:
             self._writing = False
@@ -673,7 +451,7 @@ class Environment:
 
     def abort(self, txn: WriteTransaction) -> None:
         """Drop a write transaction and give the writer lock back; nothing after ``commit``."""
-        if self._state is _FORKED:
+        if self._gate.state is FORKED:
             return  # it is the parent's
         try:
             txn.abort()
@@ -698,23 +476,6 @@ class Environment:
             # The commit is durable all the same; the next open walks a file that is short.
             pass
 
-    def _failure(self, error: lmdb.Error) -> CommitFailedError:
-        """Find out why a commit failed: a full disk often shows as a mere I/O error."""
-        mapped = map_error(error, self._where)
-        if isinstance(error, lmdb.MapFullError):
-            return CommitFailedError(error, mapped, full=True)
-        if isinstance(mapped, StorageFullError):
-            return CommitFailedError(error, mapped, full=True)
-        if error_code(error) != errno.EIO:
-            return CommitFailedError(error, mapped, full=False)
-        full = why_full(self.path, self._file_bytes, self._files)
-        if full is not None:
-            return CommitFailedError(
-                error, map_os_error(full, f"{self._where}: {error}"), full=True
-            )
-        suspect = SuspectStoreError(f"{self._where}: a commit failed: {error}")
-        return CommitFailedError(error, suspect, full=False)
-
     # The whole
 
     def abandon(self) -> None:
@@ -733,15 +494,15 @@ class Environment:
             BusyError: Reads did not end, or another process wrote, for too long; nothing changed.
             TurnlogError: The file cannot be opened, as from ``open``.
         """
-        if self._state is not _BROKEN:
-            self._refuse_unusable()
+        if self._gate.state is not BROKEN:
+            self._gate.refuse_unusable()
         assert not self._writing, "end the write transaction first"
         # The writer lock first, as in begin_write: two threads never wait for each other.
-        with nullcontext() if self.read_only else self._held(), self._paused(deadline_ms):
+        with nullcontext() if self.read_only else self._held(), self._gate.paused(deadline_ms):
             if self._watch is not None:
                 self._refuse_replaced(self._watch)
             self._open_again(held=not self.read_only)
-            self._state = _OPEN
+            self._gate.state = OPEN
 
     def _open_again(self, *, held: bool) -> None:
         """Close and open LMDB while reads are paused; the store is broken when that fails."""
@@ -749,7 +510,7 @@ class Environment:
             self._lmdb.close()
             self._open_lmdb(verify=False, held=held)
         except BaseException as error:
-            self._state = _BROKEN
+            self._gate.state = BROKEN
             if isinstance(error, OSError):
                 raise map_os_error(
                     error.errno or 0, f"{self.path} cannot be opened: {error.strerror or error}"
@@ -764,15 +525,14 @@ class Environment:
         Raises:
             BusyError: Reads did not end in time; the store stays open.
         """
-        if self._state is _FORKED or os.getpid() != self._pid:
+        gate = self._gate
+        if gate.state in (CLOSED, FORKED) or gate.is_elsewhere:
             return
-        if self._state is _CLOSED:
-            return
-        with self._paused(deadline_ms):
+        with gate.paused(deadline_ms):
             self.stop.set()
             self._lmdb.close()
-            self._state = _CLOSED
-            _LIVE.discard(self)
+            gate.state = CLOSED
+            survival.closed(self)
             if self._writer_lock is not None:
                 self._writer_lock.close()
             self._use_lock.leave()
@@ -790,26 +550,26 @@ class Environment:
     ) -> None:
         self.close()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In a child: close our descriptors, unlock nothing, and refuse from now on."""
-        if self._state in (_CLOSED, _FORKED):
+        if self._gate.state in (CLOSED, FORKED):
             return
-        self._state = _FORKED
-        _keep(self._lmdb)
-        # Threads that the child does not have may hold the ones it inherited.
-        self._idle = threading.Condition()
-        self._changing = threading.RLock()
-        self._in_flight = {}
+        self._gate.forked()
+        self.keep()
         if self._writer_lock is not None:
             self._writer_lock.close()
         self._use_lock.close()
         for descriptor in (self._data, self._folder):
             self._files.close(descriptor)
 
+    def keep(self) -> None:
+        """Let LMDB's destructor never run; see ``survival``."""
+        survival.keep(self._lmdb)
+
     @property
     def is_forked(self) -> bool:
         """True in a child that inherited this from its parent by a fork."""
-        return self._state is _FORKED
+        return self._gate.state is FORKED
 
     def members(self) -> list[ProcessIdentity]:
         """The other processes that have the store open."""
@@ -824,7 +584,7 @@ class Environment:
         """
         if self.read_only or self._writer_lock is None:
             raise ReadOnlyError(f"{self.path} was opened read-only")
-        self._refuse_unusable()
+        self._gate.refuse_unusable()
         self._use_lock.exclusive(deadline_ms, self.stop)
         try:
             yield
@@ -835,7 +595,7 @@ class Environment:
         """Free the reader slots of processes that died; how many."""
         if self._writer_lock is None:
             return 0
-        self._refuse_unusable()
+        self._gate.refuse_unusable()
         with mapped_errors(self._where):
             return self._lmdb.reader_check()
 
@@ -843,12 +603,12 @@ class Environment:
         """Size of the data file; inside a write transaction, its size when that began."""
         if self._writing and self._watch is not None:
             return self._watch.size
-        self._refuse_unusable()
+        self._gate.refuse_unusable()
         return self._files.size(self._data)
 
     def last_page(self) -> int:
         """Number of the last page in use, from 0."""
-        self._refuse_unusable()
+        self._gate.refuse_unusable()
         with mapped_errors(self._where):
             return self._lmdb.info()["last_pgno"]
 

@@ -145,3 +145,43 @@ class mapped_errors:
     ) -> None:
         if isinstance(error, lmdb.Error):
             raise map_error(error, self._where) from error
+
+
+class CommitFailedError(Exception):
+    """A commit raised; whether it is in the file, only opening the file again tells.
+
+    Attributes:
+        cause: What LMDB raised.
+        mapped: The error for the callers whose events were in it.
+        full: Whether the reason is missing room, so that nothing was written.
+    """
+
+    def __init__(self, cause: lmdb.Error, mapped: TurnlogError, *, full: bool) -> None:
+        super().__init__(str(mapped))
+        self.cause = cause
+        self.mapped = mapped
+        self.full = full
+
+
+def commit_failed(
+    error: lmdb.Error, path: Path, file_bytes: int, files: Files
+) -> CommitFailedError:
+    """Find out why a commit failed: a full disk often shows as a mere I/O error.
+
+    Args:
+        error: What LMDB raised.
+        path: The store's folder.
+        file_bytes: The least that its data file holds.
+        files: Calls to the file system.
+    """
+    where = str(path)
+    mapped = map_error(error, where)
+    if isinstance(error, lmdb.MapFullError) or isinstance(mapped, StorageFullError):
+        return CommitFailedError(error, mapped, full=True)
+    if error_code(error) != errno.EIO:
+        return CommitFailedError(error, mapped, full=False)
+    full = why_full(path, file_bytes, files)
+    if full is not None:
+        return CommitFailedError(error, map_os_error(full, f"{where}: {error}"), full=True)
+    suspect = SuspectStoreError(f"{where}: a commit failed: {error}")
+    return CommitFailedError(error, suspect, full=False)

@@ -10,7 +10,7 @@ import errno
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -206,3 +206,15 @@ def _sweep(path: Path, files: Files, clock: Clock) -> bool:
         return False
     finally:
         files.close(folder)
+
+
+def force_modes(folder: Path, names: Iterable[str], files: Files) -> None:
+    """Nobody but the owner reads conversations, whatever a copy or a umask made of them."""
+    if not files.owned(folder):
+        return
+    files.set_mode(folder, 0o700)
+    for name in names:
+        try:
+            files.set_mode(folder / name, 0o600)
+        except FileNotFoundError:
+            pass  # lock files are made again

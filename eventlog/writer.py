@@ -27,7 +27,7 @@ from lmdb import Error as LmdbError
 from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Admission, Plan, id_digest
 from eventlog.commit import CommitMachine, Step
-from eventlog.environment import CommitFailedError, Environment
+from eventlog.environment import Environment
 from eventlog.errors import (
     CorruptionError,
     ForkedStoreError,
@@ -44,7 +44,7 @@ from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex, Name
 from eventlog.keys import U64
 from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
-from eventlog.lmdb_errors import map_error, map_os_error
+from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.order import block_first, block_of, encode_block
 from eventlog.record import Record, decode_record, verify_record
 from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow

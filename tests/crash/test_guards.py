@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from eventlog.creation import create
-from eventlog.environment import CommitFailedError, Environment
+from eventlog.environment import Environment
 from eventlog.errors import (
     BusyError,
     CorruptionError,
@@ -32,6 +32,7 @@ from eventlog.errors import (
     TurnlogError,
 )
 from eventlog.limits import MAP_BYTES
+from eventlog.lmdb_errors import CommitFailedError
 from eventlog.locks import LOCK_FILES, WriterLock
 from eventlog.place import LOCK_FILE, MARKER_FILE
 from eventlog.raw import DATA_FILE, read_metas
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.crash
 PRELUDE = """
 import os, signal, sys, threading
 from pathlib import Path
-from eventlog.environment import CommitFailedError
+from eventlog.lmdb_errors import CommitFailedError
 from eventlog.errors import *
 from eventlog.failpoints import failpoints, kill
 from tests.tiny_store import append, make, open_tiny, values

@@ -15,7 +15,7 @@ import lmdb
 import pytest
 
 from eventlog.creation import create
-from eventlog.environment import CommitFailedError, Environment, identity
+from eventlog.environment import Environment, identity
 from eventlog.errors import (
     BusyError,
     CorruptionError,
@@ -30,7 +30,7 @@ from eventlog.errors import (
 )
 from eventlog.failpoints import failpoints, raise_
 from eventlog.limits import READERS_MAX
-from eventlog.lmdb_errors import map_error, mapped_errors
+from eventlog.lmdb_errors import CommitFailedError, commit_failed, map_error, mapped_errors
 from eventlog.locks import LOCK_FILES, WriterLock
 from eventlog.place import LOCK_FILE, MARKER_FILE, encode_marker
 from eventlog.raw import COMMIT_KEY, DATA_FILE
@@ -597,7 +597,7 @@ def test_reopening_waits_for_reads_and_holds_new_ones_back(tiny: Environment) ->
         assert txn.get((1).to_bytes(8, "big"), db=tiny.db["log"]) == b"one"
     second = threading.Thread(target=tiny.reopen)
     second.start()
-    while tiny._state == "open":
+    while tiny._gate.state == "open":
         pass
     late = threading.Thread(target=read_late)
     late.start()
@@ -698,9 +698,7 @@ def test_an_io_error_on_a_full_disk_means_full(
             return limit
 
     append(tiny, b"x")
-    tiny._files = Room()
-    failure = tiny._failure(failed(lmdb.Error, errno.EIO))
-    tiny._files = FILES
+    failure = commit_failed(failed(lmdb.Error, errno.EIO), tiny.path, tiny.file_bytes(), Room())
     assert failure.full is full
     assert type(failure.mapped) is expected
 
