@@ -9,6 +9,8 @@ Invariants:
        its expected head can fail.
     2. An append is placed whole or not at all; what is refused leaves no trace in the plan.
     3. Positions and sequences are dense: the next is always the last plus one.
+    4. Damage that a lookup meets refuses the append that asked, not its batch mates: whatever may
+       raise is asked before the append's first event is placed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from eventlog.content import same_content
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
+    CorruptionError,
     DuplicateIdError,
     IdempotencyConflictError,
     QuotaExceededError,
@@ -193,6 +196,9 @@ class Admission:
         self._pause = pause
         self._known_ids: dict[bytes, tuple[int, int]] = {}
         self._id_hashes: dict[tuple[str, str], bytes] = {}
+        self._id_damage: dict[Ack, CorruptionError] = {}  # why an append's ids are not known
+        self._last_places: dict[SessionState, int] = {}
+        self._seen = 0  # records of the plan that ``_last_places`` knows
 
     def admit(self, batch: list[Ack]) -> None:
         """Place every append that is good; refuse the others; close the chain's runs."""
@@ -254,7 +260,7 @@ class Admission:
                 self._plan.placed.append(ack)
             else:
                 self._admit_special(ack)
-        except (ConflictError, UsageError, QuotaExceededError) as error:
+        except (ConflictError, UsageError, QuotaExceededError, CorruptionError) as error:
             self._plan.refused.append((ack, error))
 
     def _refuse_full(self) -> None:
@@ -316,6 +322,9 @@ class Admission:
             ack.repeat(state.number, 0, state.draft_next - 1, self._last_position(state))
             self._plan.repeated.append(ack)
             return
+        damage = self._id_damage.get(ack)
+        if damage is not None:
+            raise damage
         fresh: dict[bytes, None] = {}
         repeated = 0
         for part, state_or_none in zip(parts, found, strict=True):
@@ -331,12 +340,12 @@ class Admission:
             self._plan.repeated.append(ack)
             return
         self._refuse_full()
-        for number, part in enumerate(parts):
-            if not part.drafts:
-                continue  # a session that is only read for its condition
-            state = self._find(part.name) or self._create(part.name, part)
-            self._place(part, state)
-            found[number] = state
+        if None in found:
+            self._lookups.tenant(ack.name[0])  # invariant 4: a new session will ask for it
+        for part, state_or_none in zip(parts, found, strict=True):
+            if part.drafts:  # others are only read for their condition
+                state = state_or_none or self._find(part.name) or self._create(part.name, part)
+                self._place(part, state)
         if ack.more:
             self._summarise(ack)
         self._plan.placed.append(ack)
@@ -346,8 +355,10 @@ class Admission:
         if state.draft_next == state.next:
             return state.last_position
         states = self._plan.states
-        place = next(place for place in range(len(states) - 1, -1, -1) if states[place] is state)
-        return self._plan.first + place
+        for place in range(self._seen, len(states)):
+            self._last_places[states[place]] = place
+        self._seen = len(states)
+        return self._plan.first + self._last_places[state]
 
     def _summarise(self, ack: Ack) -> None:
         """The ack of a batch over sessions: first of the first, last and position of the last."""
@@ -400,21 +411,45 @@ class Admission:
 
     def _find_ids(self, named: list[Ack]) -> None:
         """Look all ids of the batch up at once: hot ones in memory, others in the id runs."""
-        hashes: list[bytes] = []
+        hashes: dict[Ack, list[bytes]] = {}
         for ack in named:
-            secret = self._lookups.secret(ack.name[0])
+            tenant = ack.name[0]
+            try:
+                secret = self._lookups.secret(tenant)
+            except CorruptionError as error:
+                self._id_damage[ack] = error
+                continue
+            mine = hashes[ack] = []
             for part in (ack, *ack.more):
                 for draft in part.drafts:
                     if draft.caller_id is not None:
                         hashed = id_digest(secret, draft.caller_id)
-                        self._id_hashes[(ack.name[0], draft.caller_id)] = hashed
-                        hashes.append(hashed)
+                        self._id_hashes[(tenant, draft.caller_id)] = hashed
+                        mine.append(hashed)
         hot = self._index.ids
-        unknown = [hashed for hashed in hashes if hashed not in hot]
-        self._known_ids = self._lookups.find_ids(unknown) if unknown else {}
-        for hashed in hashes:
-            if hashed in hot:
-                self._known_ids[hashed] = hot[hashed]
+        unknown: list[tuple[Ack, list[bytes]]] = []
+        for ack, mine in hashes.items():
+            cold = [hashed for hashed in mine if hashed not in hot]
+            if cold:
+                unknown.append((ack, cold))
+            if len(cold) < len(mine):
+                self._known_ids.update({hashed: hot[hashed] for hashed in mine if hashed in hot})
+        if unknown:
+            self._look_up(unknown)
+
+    def _look_up(self, unknown: list[tuple[Ack, list[bytes]]]) -> None:
+        """Ask the id runs; halve where they are damaged, until only who meets that fails."""
+        try:
+            found = self._lookups.find_ids([hashed for _, cold in unknown for hashed in cold])
+            self._known_ids.update(found)
+        except CorruptionError as error:
+            if len(unknown) == 1:
+                self._id_damage[unknown[0][0]] = error
+                return
+            self._pause()
+            middle = len(unknown) // 2
+            self._look_up(unknown[:middle])
+            self._look_up(unknown[middle:])
 
     def _check_ids(self, ack: Ack, state: SessionState | None, fresh: dict[bytes, None]) -> int:
         """Raise for taken ids; 1 when the whole append repeats an earlier one, else 0."""
@@ -426,16 +461,20 @@ class Admission:
             if hashed in fresh:
                 raise DuplicateIdError(f"id {draft.caller_id!r} stands twice in one append")
             fresh[hashed] = None
-            place = self._known_ids.get(hashed)
             pending = self._plan.ids.get(hashed)
+            known = self._known_ids.get(hashed)
+            stored: Record | None
             if pending is not None:
-                place = pending[:2]
-            if place is None:
+                number, sequence, position = pending
+                stored = self._planned(number, position)
+            elif known is not None:
+                number, sequence = known
+                stored = self._lookups.read_event(number, sequence)
+            else:
                 continue
-            stored = self._stored(place)
             if (
                 state is None
-                or place[0] != state.number
+                or number != state.number
                 or stored is None
                 or not same_content(stored, draft)
             ):
@@ -444,7 +483,7 @@ class Admission:
                     expected=draft.caller_id,
                     current=None if stored is None else (stored.origin.name, stored.sequence),
                 )
-            places.append((*place, stored.position))
+            places.append((number, sequence, stored.position))
         if not places:
             return 0
         sequences = [place[1] for place in places]
@@ -455,17 +494,10 @@ class Admission:
         ack.repeat(places[0][0], sequences[0], sequences[-1], places[-1][2])
         return 1
 
-    def _stored(self, place: tuple[int, int]) -> Record | None:
-        """An event by session number and sequence, committed or in this plan."""
-        number, sequence = place
-        state = self._index.states.get(number)
-        if state is not None and sequence >= state.next:
-            for each, at, (key, value) in zip(
-                self._plan.states, self._plan.sequences, self._plan.records, strict=True
-            ):
-                if each is state and at == sequence:
-                    return decode_record(state.origin, U64.unpack(key)[0], value, Record)
-        return self._lookups.read_event(number, sequence)
+    def _planned(self, number: int, position: int) -> Record:
+        """An event of this plan."""
+        _, value = self._plan.records[position - self._plan.first]
+        return decode_record(self._index.states[number].origin, position, value, Record)
 
     # Placing
 

@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 
 from engine.drafting import Part, draft_event, draft_message, make_ack, make_batch_ack
 from eventlog.ack import Ack, Draft
-from eventlog.admission import extend_map, id_digest, key_digest, signed_head
+from eventlog.admission import (
+    Admission,
+    extend_map,
+    id_digest,
+    key_digest,
+    signed_head,
+)
 from eventlog.body import decode_body, encode_plain
 from eventlog.errors import (
     AppendConflictError,
+    CorruptionError,
     DuplicateIdError,
     IdempotencyConflictError,
     TurnlogError,
@@ -36,7 +43,16 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rows import NO_SEQUENCE, KeyedResult
-from tests.format.memory import SECRET, START_US, STEP_US, Ledger, append, error_of
+from tests.format.memory import (
+    SECRET,
+    START_US,
+    STEP_US,
+    Ledger,
+    Memory,
+    append,
+    error_of,
+    nothing,
+)
 
 HI = {"role": "user", "content": "Hi"}
 HO = {"role": "user", "content": "Ho"}
@@ -605,6 +621,159 @@ def test_good_neighbours_of_refused_appends_are_placed_as_if_alone() -> None:
 
 def call(make: Callable[[], Ack]) -> Ack:
     return make()
+
+
+class Damaged(Memory):
+    """Lookups of which some meet damage: of these names, these sessions' rows, these ids."""
+
+    names_lost: tuple[str, ...] = ()
+    tenants_lost: tuple[str, ...] = ()
+    rows_lost: tuple[int, ...] = ()
+    ids_lost: tuple[bytes, ...] = ()
+
+    def find_session(self, name: tuple[str, str]) -> int | None:
+        if name[1] in self.names_lost:
+            raise CorruptionError("checksum does not match", where="name")
+        return super().find_session(name)
+
+    def load_row(self, number: int) -> Any:
+        if number in self.rows_lost:
+            raise CorruptionError("checksum does not match", where=f"session {number}")
+        return super().load_row(number)
+
+    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
+        raise CorruptionError("checksum does not match", where="key")
+
+    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        found = super().find_ids(hashes)
+        if not self.ids_lost or not found.keys().isdisjoint(self.ids_lost):
+            raise CorruptionError("block checksum does not match", where="id run 1")
+        return found
+
+    def tenant_row(self, name: str) -> tuple[int, bytes]:
+        if name in self.tenants_lost:
+            raise CorruptionError("row is missing", where="tenant 1")
+        return super().tenant_row(name)
+
+
+def damaged_ledger(**lost: Any) -> Ledger:
+    """Sessions a to d; those of ``lost`` cannot be looked up any more."""
+    ledger = Ledger()
+    ledger.memory = Damaged(ledger.index)
+    ledger.commit(plain("a"), plain("b"), plain("c"), plain("d"))
+    for state in list(ledger.index.states.values()):
+        state.row.keys = 1
+    for name, value in lost.items():
+        setattr(ledger.memory, name, value)
+    return ledger
+
+
+def forget(ledger: Ledger, *names: str) -> None:
+    for name in names:
+        del ledger.index.states[ledger.index.names.pop(("acme", name)).number]
+
+
+@pytest.mark.parametrize(
+    ("lost", "bad"),
+    [
+        ({"rows_lost": (1,)}, lambda: plain("a")),
+        ({"rows_lost": (1,)}, lambda: append("a", HI, expected_head=0)),
+        ({"names_lost": ("new",)}, lambda: plain("new")),
+        ({"rows_lost": (1,)}, lambda: batch(("b", [HO], None), ("a", [HI], None))),
+        ({"rows_lost": (1,)}, lambda: batch(("b", [HO], None), ("a", [], 0))),
+        ({"tenants_lost": ("acme",)}, lambda: batch(("b", [HO], None), ("new", [HI], None))),
+        ({"tenants_lost": ("acme",)}, lambda: append("c", HI, ids=["x"])),
+        ({"ids_lost": ()}, lambda: append("c", HI, ids=["x"])),
+        ({}, lambda: append("b", HI, idempotency_key="key")),
+    ],
+    ids=[
+        "row",
+        "row of a condition",
+        "name",
+        "row of a batch",
+        "row of a batch's condition",
+        "tenant of a batch",
+        "tenant of an id",
+        "id",
+        "key",
+    ],
+)
+def test_damage_refuses_the_append_that_met_it_alone(
+    lost: dict[str, Any], bad: Callable[[], Ack]
+) -> None:
+    """A damaged row or block that one append had to look up failed the whole transaction.
+
+    With it went up to 4,096 appends of other sessions that had nothing to do with the damage.
+    """
+    ledger = damaged_ledger(**lost)
+    forget(ledger, "a")
+    refused = bad()
+    good = [plain("b"), append("c", HI, HO), refused, plain("d"), plain("b")]
+    good.remove(refused)
+    plan = ledger.commit(good[0], good[1], refused, good[2], good[3])
+    assert [ack for ack, _ in plan.refused] == [refused]
+    assert isinstance(error_of(refused), CorruptionError)
+    assert [(ack.first, ack.last) for ack in good] == [(1, 1), (1, 2), (1, 1), (2, 2)]
+    assert [ack.position for ack in good] == [5, 7, 8, 9]
+    assert not plan.created
+    for position in range(5, 10):
+        assert stored(ledger, position).sequence >= 1  # each is whole, none is of the refused
+
+
+def test_of_ids_looked_up_together_only_the_damaged_ones_are_refused() -> None:
+    ledger = damaged_ledger()
+    lost = [id_digest(SECRET, f"{number}") for number in (3, 4, 11)]
+    ledger.memory.ids = dict.fromkeys(lost, (1, 0))
+    assert isinstance(ledger.memory, Damaged)
+    ledger.memory.ids_lost = tuple(lost)
+    acks = [append("bcd"[number % 3], HI, ids=[f"{number}"]) for number in range(16)]
+    plan = ledger.commit(*acks)
+    assert [acks.index(ack) for ack, _ in plan.refused] == [3, 4, 11]
+    assert all(isinstance(error, CorruptionError) for _, error in plan.refused)
+    assert len(plan.placed) == 13
+
+
+def test_a_repeated_key_is_found_although_its_ids_are_damaged() -> None:
+    """Idempotency comes first, so what was stored once is told whatever became of the ids."""
+    ledger = Ledger()
+    ledger.commit(append("a", HI, ids=["x"], idempotency_key="key"))
+    memory = ledger.memory = Damaged(ledger.index)
+    memory.tenants = {"acme": (1, SECRET)}
+    ledger.index.ids.clear()
+    again = append("a", HI, ids=["x"], idempotency_key="key")
+    ledger.commit(again)
+    assert again.already
+
+
+class Counting(list[tuple[bytes, bytes]]):
+    """The records of a plan; counts how often somebody walks them."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_ids_that_repeat_within_a_commit_do_not_walk_the_plan() -> None:
+    """Each of them walked all records before it: 4,096 repeats in a commit took seconds."""
+    ledger = Ledger()
+    plan = ledger.plan()
+    records = plan.records = Counting()
+    acks = [append("a", HI, ids=[f"{number}"]) for number in range(20)]
+    again = [append("a", HI, ids=[f"{number}"]) for number in range(20)]
+    Admission(ledger.index, ledger.memory, plan, nothing).admit([*acks, *again])
+    assert plan.repeated == again
+    assert [ack._position for ack in again] == list(range(1, 21))
+    assert records.walks == 0
+
+
+def test_creating_again_within_a_commit_tells_the_last_position() -> None:
+    ledger = Ledger()
+    ledger.commit(plain("b"))
+    create = [append("a", HI, create=True) for _ in range(3)]
+    ledger.commit(plain("a"), create[0], plain("b"), plain("a"), create[1], plain("b"), create[2])
+    assert [ack.position for ack in create] == [2, 4, 4]
 
 
 def test_a_dropped_plan_leaves_no_trace() -> None:
