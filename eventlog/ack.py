@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
+from eventlog.arguments import seconds
 from eventlog.errors import TurnlogError, UsageError
 from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 
@@ -171,7 +173,7 @@ class Ack:
         self.event_count = event_count
         self._state = WAITING
         self._waiters: Any = None
-        self._gate: Any = None
+        self._gate: _Gate | None = None
         self._error: TurnlogError | None = None
 
     @property
@@ -207,17 +209,32 @@ class Ack:
 
         Raises:
             TimeoutError: Not settled yet; the append may still become durable.
+            UsageError: The timeout is no number of seconds.
             TurnlogError: The append was refused; nothing of it was written.
         """
+        wait_s = seconds(timeout, "timeout")
         if self._state == WAITING:
-            gate = threading.Lock()
-            gate.acquire()
-            self._gate = (gate, self._gate)
-            if self._state == WAITING and not gate.acquire(
-                timeout=-1 if timeout is None else timeout
-            ):
-                raise TimeoutError("the append is not settled yet; it may still become durable")
+            gate = self._own_gate()
+            gate.waiting += 1
+            try:
+                if self._state == WAITING and not gate.wait(wait_s):
+                    raise TimeoutError("the append is not settled yet; it may still become durable")
+            finally:
+                gate.waiting -= 1
         return self._settled()
+
+    def _own_gate(self) -> _Gate:
+        """This thread's gate, the same each time, so that waiting again and again adds none."""
+        thread = threading.get_ident()
+        gate = self._gate
+        while gate is not None:
+            if gate.thread == thread:
+                return gate
+            gate = gate.following
+        gate = _Gate(thread)
+        gate.following = self._gate
+        self._gate = gate
+        return gate
 
     def __await__(self) -> Generator[Any, None, Ack]:
         terms = self.terms
@@ -233,11 +250,26 @@ class Ack:
         # The future's own iterator, whose result is the ack: a generator around it would be
         # another frame on every append's path.
         future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters
-        self._waiters = future if waiters is None else (future, waiters)
+        if self._waiters is None:
+            self._waiters = future
+        else:
+            self._add_waiter(future)
         if self._state != WAITING and not future.done():
             _resolve([(future, self)])
         return future.__await__()
+
+    def _add_waiter(self, future: asyncio.Future[Ack]) -> None:
+        """Put one more future before the others, and let go those in front that gave up."""
+        while True:
+            waiters = kept = self._waiters
+            while type(kept) is tuple and kept[0].done():
+                kept = kept[1]
+            if kept is not None and type(kept) is not tuple and kept.done():
+                kept = None
+            added = (future, kept)
+            if self._waiters is waiters:  # with the next line one step of the interpreter
+                self._waiters = added
+                return
 
     def _settled(self) -> Ack:
         if self._error is not None:
@@ -253,7 +285,17 @@ class Ack:
     @property
     def is_awaited(self) -> bool:
         """True when somebody waits for it."""
-        return self._waiters is not None or self._gate is not None
+        waiters = self._waiters
+        while waiters is not None:
+            future, waiters = waiters if type(waiters) is tuple else (waiters, None)
+            if not future.done():
+                return True
+        gate = self._gate
+        while gate is not None:
+            if gate.waiting:
+                return True
+            gate = gate.following
+        return False
 
     def _known(self, name: str) -> None:
         if self._state == WAITING:
@@ -316,6 +358,32 @@ class Ack:
         self.terms.already = True
 
 
+class _Gate:
+    """Where a thread waits for an ack; shut until the ack is settled, and open ever after.
+
+    Attributes:
+        thread: Identity of the thread.
+        waiting: How often it waits there at the moment; 0 once it gave up.
+        following: The gate of another thread.
+    """
+
+    __slots__ = ("following", "lock", "thread", "waiting")
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.waiting = 0
+        self.following: _Gate | None = None
+
+    def wait(self, wait_s: float | None) -> bool:
+        """True once the gate is open."""
+        is_open = self.lock.acquire(timeout=-1 if wait_s is None else wait_s)
+        if is_open:
+            self.lock.release()
+        return is_open
+
+
 class _Durable:
     """Awaits an ack's durability whatever its mode."""
 
@@ -338,19 +406,29 @@ def store_id(session_number: int, sequence: int) -> str:
     return f"{session_number:x}.{sequence:010d}"
 
 
-def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
-    """Resolve acks, all with the same outcome, and wake who waits for them (invariant 2).
+def settle(
+    acks: Iterable[Ack],
+    error: TurnlogError | None = None,
+    *,
+    refused: Iterable[tuple[Ack, TurnlogError]] = (),
+) -> None:
+    """Resolve the acks of one commit, and wake who waits for them (invariant 2).
 
     The encoded events are let go, since a caller may keep acks.
+
+    Args:
+        acks: These all share one outcome.
+        error: Why they were refused; None when they are durable.
+        refused: These were refused, each for a reason of its own.
     """
     loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Ack], Ack]]] = {}
-    for ack in acks:
+    for ack, reason in chain(zip(acks, repeat(error), strict=False), refused):
         ack.drafts = ()
         ack.payload = None
-        if error is None:
+        if reason is None:
             ack._state = DURABLE
         else:
-            ack._error = error
+            ack._error = reason
             ack._state = REFUSED
         waiters = ack._waiters
         while waiters is not None:
@@ -363,10 +441,10 @@ def settle(acks: Iterable[Ack], error: TurnlogError | None = None) -> None:
                 loops[loop].append((future, ack))
             else:
                 loops[loop] = [(future, ack)]
-        gates = ack._gate
-        while gates is not None:
-            gate, gates = gates
-            gate.release()
+        gate = ack._gate
+        while gate is not None:
+            gate.lock.release()
+            gate = gate.following
     for loop, waiting in loops.items():
         _call(loop, _resolve, waiting)
 

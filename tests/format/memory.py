@@ -120,10 +120,7 @@ class Ledger:
         self.link = plan.link
         self.block_links.update(plan.block_links)
         self.commits += 1
-        settle(plan.placed)
-        settle(plan.repeated)
-        for ack, error in plan.refused:
-            settle((ack,), error)
+        settle([*plan.placed, *plan.repeated], refused=plan.refused)
         return plan
 
     def events(self, session: int) -> list[Record]:

@@ -176,6 +176,37 @@ def test_a_timeout_leaves_the_append_as_it_is(timeout: float) -> None:
     assert ack.result(timeout) is ack
 
 
+def test_waiting_again_and_again_leaves_one_gate() -> None:
+    """Each timeout left its lock on the ack, so that a polling thread made a long chain of them."""
+    ack = placed(ack_of())
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            ack.result(0)
+    assert ack._gate is not None
+    assert ack._gate.following is None
+    thread, found = in_thread(lambda: ack.result(30))
+    while ack._gate.following is None:
+        threading.Event().wait(0)
+    settle([ack])
+    thread.join(30)
+    assert found == [ack]
+    assert ack.result(30) is ack
+
+
+def test_who_gave_up_does_not_wait_any_more() -> None:
+    """After a timeout the ack counted as awaited for ever: nobody else was told of its refusal."""
+    ack = ack_of()
+    assert not ack.is_awaited
+    with pytest.raises(TimeoutError):
+        ack.result(0)
+    assert not ack.is_awaited
+    thread, _ = in_thread(lambda: ack.result(30))
+    while not ack.is_awaited:
+        threading.Event().wait(0)
+    settle([ack], REFUSAL)
+    thread.join(30)
+
+
 # Event loops
 
 
@@ -275,6 +306,45 @@ def test_many_waiters_on_one_ack_and_many_acks_on_one_loop() -> None:
 
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
         runner.run(main())
+
+
+def test_refusals_of_one_commit_wake_a_loop_once() -> None:
+    """Each refused ack made a wake-up of its own: 4,096 of them after a batch that failed."""
+
+    async def main() -> None:
+        good = [placed(ack_of()) for _ in range(3)]
+        bad = [ack_of() for _ in range(5)]
+        tasks = [asyncio.ensure_future(wait_for(ack)) for ack in [*good, *bad]]
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, CountingLoop)
+        before = loop.calls
+        errors = [AppendConflictError(f"{number}") for number in range(5)]
+        settle(good, refused=zip(bad, errors, strict=True))
+        assert loop.calls == before + 1
+        assert await asyncio.gather(*tasks, return_exceptions=True) == [*good, *errors]
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        runner.run(main())
+
+
+def test_polling_tasks_leave_no_futures_behind() -> None:
+    async def main() -> None:
+        ack = placed(ack_of())
+        for _ in range(20):
+            task = asyncio.ensure_future(wait_for(ack))
+            await asyncio.sleep(0)
+            assert ack.is_awaited
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not ack.is_awaited
+        last = asyncio.ensure_future(wait_for(ack))
+        await asyncio.sleep(0)
+        assert ack._waiters[1] is None
+        settle([ack])
+        assert await last is ack
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_task_leaves_the_append_as_it_is() -> None:

@@ -1,0 +1,67 @@
+"""Arguments as callers give them: checked where they come in, so that nothing odd gets further.
+
+Each function gives the value back as it is to be used, or raises ``UsageError`` with the name of
+the argument and the value that was given.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from eventlog.errors import UsageError
+
+T = TypeVar("T")
+
+
+def whole(value: object, name: str, least: int, most: int) -> int:
+    """A whole number from ``least`` to ``most``."""
+    if type(value) is not int:
+        raise UsageError(f"{name} must be an int, not {_type(value)}: {reprlib.repr(value)}")
+    if not least <= value <= most:
+        raise UsageError(f"{name} must be {least} to {most}, not {reprlib.repr(value)}")
+    return value
+
+
+def seconds(value: object, name: str) -> float | None:
+    """A time to wait; None for ever, and what no lock can wait for as long as one can."""
+    if value is None:
+        return None
+    if type(value) is not float and type(value) is not int:
+        raise UsageError(
+            f"{name} must be a number of seconds, not {_type(value)}: {reprlib.repr(value)}"
+        )
+    if math.isnan(value) or value < 0:
+        raise UsageError(f"{name} must be 0 seconds or more, not {reprlib.repr(value)}")
+    return float(min(value, threading.TIMEOUT_MAX))
+
+
+def flag(value: object, name: str) -> bool:
+    """True or False."""
+    if type(value) is not bool:
+        raise UsageError(f"{name} must be True or False, not {_type(value)}: {reprlib.repr(value)}")
+    return value
+
+
+def callback(value: Callable[..., T] | None, name: str) -> Callable[..., T] | None:
+    """Something that can be called, or None."""
+    if value is not None and not callable(value):
+        raise UsageError(f"{name} must be callable, not {_type(value)}: {reprlib.repr(value)}")
+    return value
+
+
+def sequence(value: Iterable[T], name: str) -> list[T]:
+    """A list of things; of text or a mapping, whose parts nobody means, there is none."""
+    if not isinstance(value, str | bytes | dict):
+        try:
+            return list(value)
+        except TypeError:
+            pass
+    raise UsageError(f"{name} must be a list, not {_type(value)}: {reprlib.repr(value)}")
+
+
+def _type(value: Any) -> str:
+    return type(value).__name__
