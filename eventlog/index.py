@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from struct import Struct
 from typing import Any, Final
 
@@ -151,6 +152,7 @@ class LooseIndex:
         self.ids_by_position: deque[tuple[int, bytes, int, int]] = deque()
         self.stale_activity: deque[tuple[int, int]] = deque()
         self.damaged: dict[int, str] = {}
+        self.unsealable: dict[int, str] = {}  # sessions whose events stay hot, and why
 
     # Following the log
 
@@ -217,7 +219,11 @@ class LooseIndex:
         number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
         state = self.states.get(number)
         if state is None:
-            state = self.adopt(number, load_row(number))
+            try:
+                state = self.adopt(number, load_row(number))
+            except CorruptionError as error:
+                self._apply_lost(position, number, value, str(error))
+                return
         loose = state.loose
         following = loose.base + len(loose.positions)
         if sequence < loose.base:
@@ -235,6 +241,14 @@ class LooseIndex:
             state.head,
             state.messages,
         )
+        self.position = position
+
+    def _apply_lost(self, position: int, number: int, value: bytes, reason: str) -> None:
+        """Keep the place of an event whose session's row is damaged; other sessions go on."""
+        self.unsealable[number] = reason
+        if value[FLAGS_BYTE] & _NAMED:
+            self.damaged[position] = reason  # its id is unknown: no other may be taken as new
+        self._note_hot(LOST, 0, len(value), 0)
         self.position = position
 
     def _apply_damaged(
@@ -352,12 +366,12 @@ class LooseIndex:
             state.loose = Loose(row.sealed, loose.positions[count:], loose.records[count:])
         if row.sealed > state.next:
             state.next = state.draft_next = row.sealed
-        if state.keys:
-            state.keys = {
-                digest: result
-                for digest, result in state.keys.items()
-                if result.first >= row.sealed
-            }
+        keys = state.keys
+        if keys:
+            # In sequence order: of a long session a part is sealed at a time.
+            sealed = takewhile(lambda digest: keys[digest].first < row.sealed, keys)
+            for digest in list(sealed):
+                del keys[digest]
 
     def advance_scan(self) -> None:
         """Move ``scan`` to the oldest hot event that is not sealed."""
@@ -369,15 +383,29 @@ class LooseIndex:
                 index += 1
             self.scan = self.floor + index
 
-    def oldest_loose(self, count: int, taken: set[SessionState]) -> list[SessionState]:
-        """At most ``count`` sessions, those with the oldest loose events first."""
+    def oldest_loose(
+        self, count: int, taken: set[SessionState], positions_max: int
+    ) -> list[SessionState]:
+        """At most ``count`` sessions, those with the oldest loose events first.
+
+        Args:
+            count: How many.
+            taken: Sessions that do not count; those found are added.
+            positions_max: Hot positions to look at.
+        """
         found: list[SessionState] = []
         hot, sequences = self.hot, self.hot_sequences
-        for index in range(self.scan - self.floor, len(hot)):
+        start = self.scan - self.floor
+        for index in range(start, min(start + positions_max, len(hot))):
             if len(found) >= count:
                 break
             state = hot[index]
-            if state not in taken and sequences[index] >= state.loose.base and state is not LOST:
+            if (
+                state not in taken
+                and sequences[index] >= state.loose.base
+                and state is not LOST
+                and state.number not in self.unsealable
+            ):
                 taken.add(state)
                 found.append(state)
         return found

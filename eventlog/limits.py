@@ -32,6 +32,8 @@ COMMIT_EVENTS_MAX: Final = 4_096  # keeps one commit near 10 ms, so that nobody 
 COMMIT_BYTES_MAX: Final = 4 * MIB
 COMMIT_SHARE: Final = 4  # one session gets at most 1/4 of a commit while others wait
 COMMIT_ROLL_UPS_MAX: Final = 64  # or one for every 8 events of the commit, if that is more
+COMMIT_SEALED_EVENTS_MAX: Final = 2 * COMMIT_EVENTS_MAX  # about 20 ms, in slices
+COMMIT_SEALED_BYTES_MAX: Final = 2 * COMMIT_BYTES_MAX  # of records, before they are compressed
 COMMIT_CUTS_MAX: Final = 2  # hot tables cut
 COMMIT_REMOVALS_MAX: Final = 4  # stale activity rows removed while appends wait
 COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
@@ -75,6 +77,9 @@ POOL_THREADS: Final = 2  # threads for awaitable reads and large bodies
 
 assert COMMIT_EVENTS_MAX <= BATCH_EVENTS_MAX <= QUEUE_APPENDS_MAX
 assert COMMIT_BYTES_MAX <= BODY_BYTES_MAX <= BATCH_BYTES_MAX <= QUEUE_BYTES_MAX
+# Sealing takes more than a commit adds, or the hot log would never come down.
+assert COMMIT_SEALED_EVENTS_MAX > COMMIT_EVENTS_MAX
+assert COMMIT_SEALED_BYTES_MAX > COMMIT_BYTES_MAX
 assert COMMIT_EVENTS_MAX % BLOCK_POSITIONS == 0
 assert HOT_EVENTS_TARGET % BLOCK_POSITIONS == 0
 assert SNAPSHOT_FREQUENCY <= SNAPSHOT_FREQUENCY_MAX <= SEGMENT_EVENTS_MAX

@@ -468,6 +468,8 @@ class Log:
             problems.append("a commit failed and its outcome is being settled")
         if self.index.damaged:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
+        for number, reason in list(self.index.unsealable.items()):
+            problems.append(f"session number {number} cannot be sealed: {reason}")
         return {
             "ok": not problems,
             "closed": self._closed,

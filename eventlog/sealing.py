@@ -7,27 +7,36 @@ Invariants:
     2. Only committed events are sealed, never those of the batch beside them.
     3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
     4. One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 8 events that
-       it appends, and cuts at most ``COMMIT_CUTS_MAX`` tables.
+       it appends, and of all of them at most ``COMMIT_SEALED_EVENTS_MAX`` events and
+       ``COMMIT_SEALED_BYTES_MAX`` bytes, plus one segment; the rest of a session follows in later
+       commits. It cuts at most ``COMMIT_CUTS_MAX`` tables.
     5. An activity row counts only while its position is the session's last sealed one; replaced
        rows are removed when nothing waits, and skipped by readers until then.
+    6. A session whose damage does not let it be sealed is set aside (``LooseIndex.unsealable``);
+       the others are sealed, and the appends beside them written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
-from eventlog.index import LooseIndex, SessionState
+from eventlog.index import Loose, LooseIndex, SessionState
 from eventlog.keys import U64
 from eventlog.limits import (
     BLOCK_POSITIONS,
+    COMMIT_BYTES_MAX,
     COMMIT_CUTS_MAX,
     COMMIT_EVENTS_MAX,
     COMMIT_REMOVALS_MAX,
     COMMIT_ROLL_UPS_MAX,
+    COMMIT_SEALED_BYTES_MAX,
+    COMMIT_SEALED_EVENTS_MAX,
     HOT_BYTES_TARGET,
     HOT_EVENTS_TARGET,
     HOT_PRESSURE,
@@ -36,15 +45,21 @@ from eventlog.limits import (
     SEGMENT_EVENTS_MAX,
 )
 from eventlog.order import block_first, block_of, encode_block
-from eventlog.record import recorded_of, verify_record
+from eventlog.record import HEADER_BYTES, recorded_of, verify_record
 from eventlog.rows import KeyedResult, SessionRow
 from eventlog.segment import Run, describe_runs, encode_segments
 from eventlog.tables import WriteTables
 
-SEALED_TOGETHER = 8  # sessions; about one slice of Python
+SEALED_TOGETHER = 8  # segments; with the next about one slice of Python
+SEALED_TOGETHER_EVENTS = 256  # reached by the last of them
 LEAST_ROLL_UPS = 4  # sessions that a small commit may seal
+LEAST_SEALED_EVENTS = 1_024  # of them
 EVENTS_PER_ROLL_UP = 8  # fewer than a segment holds, so that sealing keeps up
+SEALED_PER_EVENT = 2  # events sealed for each that is appended, so that a backlog shrinks
 TIDY_ROLL_UPS = 16  # sessions that a commit without events seals
+RUN_EVENTS_MAX = SEGMENT_BYTES_TARGET // HEADER_BYTES  # no longer run has the target's size
+
+assert RUN_EVENTS_MAX <= SEGMENT_EVENTS_MAX
 
 
 @dataclass(slots=True)
@@ -52,7 +67,7 @@ class Sealing:
     """What one commit seals and cuts, for memory to take over after it."""
 
     rows: list[tuple[SessionState, SessionRow]] = field(default_factory=list)
-    runs: list[list[Run]] = field(default_factory=list)
+    runs: list[tuple[SessionRow, Run]] = field(default_factory=list)
     segments: list[tuple[bytes, bytes]] = field(default_factory=list)
     keys: list[tuple[int, bytes, KeyedResult]] = field(default_factory=list)
     activity: list[tuple[int, int, int]] = field(default_factory=list)
@@ -123,12 +138,11 @@ def seal(
     if index.damaged:
         return done  # the hot log cannot be trusted: move nothing
     try:
-        for state in _candidates(index, _share(index, event_count)):
-            _collect(tables, log, index, state, done)
+        _collect_all(tables, log, index, done, _share(index, event_count), pause)
+        for group in _groups(done.runs):
+            done.segments += _encode(group)
             pause()
-        for start in range(0, len(done.rows), SEALED_TOGETHER):
-            _seal_sessions(done, start, start + SEALED_TOGETHER)
-            pause()
+        _complete_rows(done)
         if done.rows:
             tables.put_segments(sorted(done.segments))
             fp("rollup.after_segment")
@@ -154,18 +168,33 @@ def seal(
     return done
 
 
-def _share(index: LooseIndex, event_count: int) -> int:
-    """How many sessions one commit seals: as many as keep the hot log from growing.
+@dataclass(slots=True)
+class _Share:
+    """What one commit may still seal."""
+
+    sessions: int
+    event_count: int
+    byte_count: int
+
+    @property
+    def is_left(self) -> bool:
+        return self.event_count > 0 and self.byte_count > 0
+
+
+def _share(index: LooseIndex, event_count: int) -> _Share:
+    """How much one commit seals: as much as keeps the hot log from growing.
 
     Spread over the commits, so that none of them holds the GIL for long; more only when the hot
     log is far over its target.
     """
     if not event_count:
-        return TIDY_ROLL_UPS
-    share = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
+        return _Share(TIDY_ROLL_UPS, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX)
+    sessions = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
     if 2 * len(index.hot) > 3 * HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET:
-        share = max(share, COMMIT_ROLL_UPS_MAX)
-    return share
+        sessions = max(sessions, COMMIT_ROLL_UPS_MAX)
+        return _Share(sessions, COMMIT_SEALED_EVENTS_MAX, COMMIT_SEALED_BYTES_MAX)
+    events = max(LEAST_SEALED_EVENTS, SEALED_PER_EVENT * event_count)
+    return _Share(sessions, min(events, COMMIT_SEALED_EVENTS_MAX), COMMIT_BYTES_MAX)
 
 
 def _first(pair: tuple[bytes, SessionRow]) -> bytes:
@@ -185,84 +214,132 @@ def _candidates(index: LooseIndex, count: int) -> list[SessionState]:
         len(index.hot) > HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET // 2
     ):
         index.advance_scan()
-        found += index.oldest_loose(count - len(found), set(found))
+        found += index.oldest_loose(count - len(found), set(found), COMMIT_SEALED_EVENTS_MAX)
     return found
 
 
-def _collect(
-    tables: WriteTables, log: HotLog, index: LooseIndex, state: SessionState, done: Sealing
+def _collect_all(
+    tables: WriteTables,
+    log: HotLog,
+    index: LooseIndex,
+    done: Sealing,
+    share: _Share,
+    pause: Callable[[], None],
 ) -> None:
-    """Note a session that is to be sealed, with its loose records cut into runs."""
+    """Note what is to be sealed, until the share is used up; who was not reached stays due."""
+    waiting = deque(_candidates(index, share.sessions))
+    try:
+        while waiting and share.is_left:
+            state = waiting[0]
+            try:
+                _collect(tables, log, index, state, done, share, pause)
+            except CorruptionError as error:
+                with index.lock:
+                    index.unsealable[state.number] = str(error)
+            waiting.popleft()
+            pause()
+    finally:
+        with index.lock:
+            index.due.extendleft([state for state in reversed(waiting) if state.is_due])
+
+
+def _collect(
+    tables: WriteTables,
+    log: HotLog,
+    index: LooseIndex,
+    state: SessionState,
+    done: Sealing,
+    share: _Share,
+    pause: Callable[[], None],
+) -> None:
+    """Note the loose records of a session that are to be sealed, cut into runs."""
     if state.row_epoch != index.epoch:
         row = tables.load_row(state.number)
         with index.lock:
             index.seal(state, row)
     loose = state.loose
-    positions = loose.positions[:]
-    count = len(positions)
+    count = len(loose.positions)
     if not count:
         state.is_due = False
         return
-    known = loose.records[:count]
-    if None in known:
-        known = [
-            _read(log, position) if record is None else record
-            for position, record in zip(positions, known, strict=True)
-        ]
-    records: list[bytes] = known  # type: ignore[assignment]  # all are known now
-    if count <= SEGMENT_EVENTS_MAX and sum(map(len, records)) <= SEGMENT_BYTES_TARGET:
-        runs = [Run(state.number, loose.base + count - 1, records, positions)]
-    else:
-        runs = []
-        start = 0
-        while start < count:
-            stop = _run_stop(records, start)
-            last = loose.base + stop - 1
-            runs.append(Run(state.number, last, records[start:stop], positions[start:stop]))
-            start = stop
-    done.rows.append((state, state.row.copy()))
-    done.runs.append(runs)
+    row = state.row.copy()
+    runs: list[tuple[SessionRow, Run]] = []
+    start = 0
+    while start < count and share.is_left:
+        records = _next_records(log, loose, start, count)
+        stop = start + len(records)
+        positions = loose.positions[start:stop]
+        runs.append((row, Run(state.number, loose.base + stop - 1, records, positions)))
+        share.event_count -= len(records)
+        share.byte_count -= sum(map(len, records))
+        start = stop
+        pause()
+    done.rows.append((state, row))
+    done.runs += runs
 
 
-def _run_stop(records: list[bytes], start: int) -> int:
-    """Where the segment that begins at ``start`` ends: at the target size, or with the records."""
-    stop = min(len(records), start + SEGMENT_EVENTS_MAX)
+def _next_records(log: HotLog, loose: Loose, start: int, count: int) -> list[bytes]:
+    """The loose records from ``start`` on that make one segment: of the target size, or one."""
+    known = loose.records[start : min(count, start + RUN_EVENTS_MAX)]
+    records: list[bytes] = []
     size = 0
-    for place in range(start, stop):
-        size += len(records[place])
-        if size > SEGMENT_BYTES_TARGET and place > start:
-            return place
-    return stop
+    for place, record in enumerate(known, start):
+        value = _read(log, loose.positions[place]) if record is None else record
+        size += len(value)
+        if size > SEGMENT_BYTES_TARGET and records:
+            break
+        records.append(value)
+    return records
 
 
-def _seal_sessions(done: Sealing, start: int, stop: int) -> None:
-    """Encode the segments of some sessions and bring their rows up to them."""
-    runs = [run for each in done.runs[start:stop] for run in each]
+def _groups(runs: list[tuple[SessionRow, Run]]) -> Iterator[list[tuple[SessionRow, Run]]]:
+    """Runs that are encoded together."""
+    group: list[tuple[SessionRow, Run]] = []
+    events = 0
+    for each in runs:
+        group.append(each)
+        events += len(each[1].records)
+        if len(group) == SEALED_TOGETHER or events >= SEALED_TOGETHER_EVENTS:
+            yield group
+            group = []
+            events = 0
+    if group:
+        yield group
+
+
+def _encode(group: list[tuple[SessionRow, Run]]) -> list[tuple[bytes, bytes]]:
+    """The segments of some runs; brings the sessions' rows up to them."""
+    runs = [run for _, run in group]
     words = describe_runs(runs)
-    for (state, row), mine in zip(done.rows[start:stop], done.runs[start:stop], strict=True):
-        before = row.last_position
-        for run in mine:
-            run.messages_before = row.messages
-            row.messages += run.messages
-            if run.last_public >= 0:
-                row.head = run.last_sequence - len(run.records) + 1 + run.last_public
-        row.segments += len(mine)
-        last = mine[-1]
-        row.sealed = last.last_sequence + 1
-        row.last_position = last.positions[-1]
-        row.last_recorded_us = recorded_of(last.records[-1])
+    for row, run in group:
+        run.messages_before = row.messages
+        row.messages += run.messages
+        if run.last_public >= 0:
+            row.head = run.last_sequence - len(run.records) + 1 + run.last_public
+        row.segments += 1
+        row.sealed = run.last_sequence + 1
+        row.last_position = run.positions[-1]
+        row.last_recorded_us = recorded_of(run.records[-1])
+    return encode_segments(runs, words)
+
+
+def _complete_rows(done: Sealing) -> None:
+    """Note the keys that are sealed now, and the sessions' new places in the activity table."""
+    for state, row in done.rows:
         if state.keys:
             sealed = [
                 (state.number, digest, result)
-                for digest, result in state.keys.items()
-                if result.first < row.sealed
+                for digest, result in takewhile(
+                    lambda each: each[1].first < row.sealed,  # noqa: B023 - used up at once
+                    state.keys.items(),  # in sequence order
+                )
             ]
             done.keys += sealed
             row.keys += len(sealed)
         done.activity.append((row.tenant_number, row.last_position, state.number))
+        before = state.row.last_position
         if before:
             done.replaced.append((row.tenant_number, before))
-    done.segments += encode_segments(runs, words)
 
 
 def _read(log: HotLog, position: int) -> bytes:

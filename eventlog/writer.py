@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -43,7 +44,7 @@ from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex, Name
 from eventlog.keys import U64
-from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
+from eventlog.limits import COMMIT_MERGE_BYTES_MAX, NAMES_MAX, SLICE_US
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.order import block_first, block_of, encode_block
 from eventlog.record import Record, decode_record, verify_record
@@ -80,9 +81,10 @@ class _Doubt:
 
 
 class TenantSecrets:
-    """Numbers and secrets of the tenants met so far; both never change."""
+    """Numbers and secrets of tenants met lately; both never change."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_max: int = NAMES_MAX) -> None:
+        self.names_max = names_max
         self.by_name: dict[str, tuple[int, bytes]] = {}
         self.by_number: dict[int, bytes] = {}
 
@@ -94,6 +96,8 @@ class TenantSecrets:
             if number is None:
                 return None
             known = (number, self.secret(tables, number))
+            if len(self.by_name) >= self.names_max:
+                self.by_name.clear()
             self.by_name[name] = known
         return known
 
@@ -101,7 +105,10 @@ class TenantSecrets:
         """Secret of a tenant by number."""
         secret = self.by_number.get(number)
         if secret is None:
-            secret = self.by_number[number] = tables.load_tenant(number).secret
+            secret = tables.load_tenant(number).secret
+            if len(self.by_number) >= self.names_max:
+                self.by_number.clear()
+            self.by_number[number] = secret
         return secret
 
     def id_hash(self, tables: ReadTables) -> Callable[[int, str], bytes]:
@@ -443,7 +450,8 @@ class Writer:
         self._slice_us = CLOCK.monotonic_us()  # a commit lets the GIL go
         self._succeeded(work)
         self._is_open_to_doubt = False
-        self._put_back = 0
+        if not work.is_empty:
+            self._put_back = 0
         return not work.is_empty
 
     def _tidy_later(self) -> None:
@@ -580,12 +588,11 @@ class Writer:
             index.transaction = work.record.transaction
         self._vain = 0
         fp("commit.before_ack")
-        settle(plan.placed)
-        settle(plan.repeated)
-        self._refused(plan.refused)
+        self._settle(plan)
         with self._lock:  # after the acks: until then the batch is something to wait for
             self.machine.committed()
-            self.machine.overdue = is_overdue(index) or self._ids_pending
+            # A commit that found nothing to do would find nothing if it came again.
+            self.machine.overdue = not work.is_empty and (is_overdue(index) or self._ids_pending)
         self.on_commit()
 
     def _failed(self, work: _Work | None, error: TurnlogError) -> None:
@@ -599,12 +606,20 @@ class Writer:
             self.machine.failed()
         self.on_commit()
 
+    def _settle(self, plan: Plan) -> None:
+        """Tell everybody what became of a batch that was written."""
+        self._tell_unheard(plan.refused)
+        settle(chain(plan.placed, plan.repeated), refused=plan.refused)
+
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+        self._tell_unheard(refused)
+        settle((), refused=refused)
+
+    def _tell_unheard(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+        """Report what nobody waits for; before acks settle, so that who does can ask for it."""
         unheard = [(ack, error) for ack, error in refused if ack.queued or not ack.is_awaited]
         if unheard and self.on_refused is not None:
-            self.on_refused(unheard)  # first, so that who waits for the acks can ask for them
-        for ack, error in refused:
-            settle((ack,), error)
+            self.on_refused(unheard)
 
     def _settle_doubt(self) -> None:
         """Find out what became of a failed commit (invariant 3)."""
@@ -673,9 +688,7 @@ class Writer:
             index.clear()
         self._cache.clear()
         if applied:
-            settle(doubt.work.plan.placed)
-            settle(doubt.work.plan.repeated)
-            self._refused(doubt.work.plan.refused)
+            self._settle(doubt.work.plan)
             with self._lock:
                 self.machine.committed()
             self.on_commit()

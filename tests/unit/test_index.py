@@ -296,14 +296,15 @@ def test_a_session_is_due_once_it_has_enough_loose_events(frequency: int) -> Non
 
 def test_the_oldest_loose_sessions_come_first() -> None:
     world, index = filled(3, 1, 3, 2, 1)
-    assert [state.number for state in index.oldest_loose(10, set())] == [3, 1, 2]
-    assert [state.number for state in index.oldest_loose(2, set())] == [3, 1]
+    assert [state.number for state in index.oldest_loose(10, set(), 99)] == [3, 1, 2]
+    assert [state.number for state in index.oldest_loose(10, set(), 1)] == [3]
+    assert [state.number for state in index.oldest_loose(2, set(), 99)] == [3, 1]
     taken = {index.states[3]}
-    assert [state.number for state in index.oldest_loose(1, taken)] == [1]
+    assert [state.number for state in index.oldest_loose(1, taken, 99)] == [1]
     index.seal(index.states[3], world.seal(3))
     index.advance_scan()
     assert index.scan == 2
-    assert [state.number for state in index.oldest_loose(10, set())] == [1, 2]
+    assert [state.number for state in index.oldest_loose(10, set(), 99)] == [1, 2]
 
 
 def test_the_oldest_bytes_leave_memory_first() -> None:
