@@ -8,12 +8,14 @@ Invariants:
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
 from eventlog.ack import Ack, Draft, Terms
+from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
 from eventlog.errors import InvalidMessageError, InvalidNameError, LimitExceededError, UsageError
@@ -161,14 +163,14 @@ def draft_event(
             code,
             role,
             flags,
-            NO_TIME if time_us is None else _checked(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
-            0 if tokens is None else _checked(tokens, "tokens", 0, _TOKENS_MAX),
+            NO_TIME if time_us is None else whole(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
+            0 if tokens is None else whole(tokens, "tokens", 0, _TOKENS_MAX),
             len(extension),
         ),
         extension + encoded,
         len(extension),
         id,
-        None if recorded_us is None else _checked(recorded_us, "recorded_us", 0, _TIME_MAX),
+        None if recorded_us is None else whole(recorded_us, "recorded_us", 0, _TIME_MAX),
     )
 
 
@@ -237,6 +239,11 @@ def make_ack(
 
 def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     """Bind the parts of several sessions of one tenant into one atomic append."""
+    for part in parts:
+        if type(part) is not Part:
+            raise UsageError(
+                f"parts must be what session.draft(...) gives, not {reprlib.repr(part)}"
+            )
     if not parts:
         raise UsageError("append_batch needs at least one part")
     if len({part.name[0] for part in parts}) != 1:
@@ -292,18 +299,16 @@ def _check_size(drafts: Sequence[Draft]) -> int:
     return byte_count
 
 
-def _is_queued(mode: AckMode) -> bool:
-    if mode == "durable":
-        return False
-    if mode == "queued":
-        return True
-    raise UsageError(f"ack must be 'durable' or 'queued', not {mode!r}")
+def _is_queued(mode: object) -> bool:
+    if type(mode) is str and mode in ("durable", "queued"):
+        return mode == "queued"
+    raise UsageError(f"ack must be 'durable' or 'queued', not {reprlib.repr(mode)}")
 
 
 def _checked_head(expected: int | None) -> int | None:
     if expected is None:
         return None
-    return _checked(expected, "expected_head", -1, INT_MAX)
+    return whole(expected, "expected_head", -1, INT_MAX)
 
 
 def _checked_key(key: str | None) -> str | None:
@@ -344,14 +349,6 @@ def _check_caller_id(caller_id: str) -> None:
         and all([digit in "0123456789abcdef" for digit in number])
     ):
         raise InvalidNameError(f"id {caller_id!r} has the form of ids made by the store")
-
-
-def _checked(number: int, what: str, least: int, most: int) -> int:
-    if type(number) is not int:
-        raise UsageError(f"{what} must be an int, not {_type(number)}")
-    if not least <= number <= most:
-        raise UsageError(f"{what} must be {least} to {most}, not {number}")
-    return number
 
 
 def _type(value: object) -> str:

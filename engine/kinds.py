@@ -26,6 +26,12 @@ PUBLIC: Final = {
     "compaction": 8,
 }
 CONTROLS: Final = {"open": CONTROL}
+# Names that later control kinds will have; none may mean something else in a store by then.
+RESERVED: Final = frozenset(
+    "artifact artifacts base checkout document documents head heads head_move head_moves media "
+    "option options roll_up status tombstone tombstones track tracks trim trims truncation "
+    "truncations usage variable variables void".split()
+)
 _CODES: Final = {**PUBLIC, **CONTROLS}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
@@ -44,7 +50,7 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
         loading: Also allow control kinds, as an export holds them.
 
     Raises:
-        UsageError: A control kind.
+        UsageError: A control kind, or a name that is kept for one.
         InvalidNameError: Not a name of 1 to 64 UTF-8 bytes.
     """
     if type(kind) is not str:
@@ -56,6 +62,11 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
         if loading:
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
+    if kind in RESERVED:
+        raise UsageError(
+            f"kind {kind!r} is reserved for the store",
+            hint="Give the kind another name, such as one with a prefix of the application.",
+        )
     if len(kind) > KIND_BYTES_MAX:
         unit = "UTF-8 bytes" if kind.isascii() else "characters"
         raise InvalidNameError(f"kind has {len(kind)} {unit}; allowed are 1 to {KIND_BYTES_MAX}")

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.export import encode_line, escape_line, line_mapping, line_to_event
 from eventlog.ack import Ack, Draft
+from eventlog.arguments import iterable, whole
 from eventlog.errors import (
     AppendConflictError,
     DamagedInputError,
@@ -57,12 +59,11 @@ class Loader:
     """Loads lines into one store."""
 
     def __init__(self, store: Store, default_tenant: str, piece_events: int) -> None:
-        if not 1 <= piece_events <= BATCH_EVENTS_MAX:
-            raise UsageError(f"piece_events must be 1 to {BATCH_EVENTS_MAX}")
         self._store = store
         self._default_tenant = default_tenant
-        self._piece_events = piece_events
+        self._piece_events = whole(piece_events, "piece_events", 1, BATCH_EVENTS_MAX)
         self._arrivals: dict[Name, _Arrival] = {}
+        self._unwritten: dict[Name, _Arrival] = {}  # those that have drafts
         self._waiting = 0
         self._waiting_bytes = 0
         self._loaded = 0
@@ -70,8 +71,10 @@ class Loader:
 
     def load(self, lines: Iterable[Mapping[str, Any]]) -> LoadResult:
         """See ``Store.load``."""
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iterable(lines, "lines"), 1):
             try:
+                if not isinstance(line, Mapping):
+                    raise ValueError(f"a line must be an object, not {reprlib.repr(line)}")
                 event = line_to_event(line)
             except ValueError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
@@ -136,6 +139,7 @@ class Loader:
         if arrival.byte_count + size > BATCH_BYTES_MAX:
             self._write()
         arrival.drafts.append(draft)
+        self._unwritten[name] = arrival
         if draft.kind < CONTROL:
             arrival.head = sequence
         arrival.byte_count += size
@@ -178,9 +182,7 @@ class Loader:
     def _write(self) -> None:
         """Append what waits, one batch a session, and wait until all of it is durable."""
         acks: list[Ack] = []
-        for name, arrival in self._arrivals.items():
-            if not arrival.drafts:
-                continue
+        for name, arrival in self._unwritten.items():
             ack = make_ack(
                 name,
                 arrival.drafts,
@@ -193,6 +195,7 @@ class Loader:
             arrival.byte_count = 0
             self._store._submit(ack, WAIT_S)
             acks.append(ack)
+        self._unwritten.clear()
         self._waiting = 0
         self._waiting_bytes = 0
         for ack in acks:

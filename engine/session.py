@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.drafting import (
     AckMode,
@@ -20,6 +21,7 @@ from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
+from eventlog.arguments import items, whole
 from eventlog.body import encode_body, encode_plain
 from eventlog.errors import (
     InvalidMessageError,
@@ -35,6 +37,8 @@ from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
     from engine.store import Store
+
+SEQUENCE_MAX: Final = 2**63 - 1
 
 
 class Session:
@@ -168,8 +172,10 @@ class Session:
         body, fixes = encode_body(message)
         if fixes is not None:
             return self._submit((draft_message(message),), None, None, "durable", None)
-        ack = Ack(self._name, HEADER_BYTES + len(body), plain_tail(message), body, self._opening)
-        if self._store._closed:
+        store = self._store
+        size = HEADER_BYTES + len(body)
+        ack = Ack(self._name, size, plain_tail(message), body, self._opening, store)
+        if store._closed:
             raise StoreClosedError("the store is closed")
         self._queue(ack)
         return ack
@@ -196,7 +202,8 @@ class Session:
 
         Args:
             kind: ``message``, ``event``, ``summary``, ``metadata``, ``model_change``, ``label``,
-                ``custom``, ``compaction``, or any name of the application.
+                ``custom``, ``compaction``, or any name of the application that is not kept for
+                the store (``kinds.RESERVED``).
             body: Plain data.
             expected_head: See ``append``; so are all others.
             idempotency_key: See ``append``.
@@ -253,10 +260,13 @@ class Session:
             ack: See ``append``.
             wait: See ``append``.
         """
+        messages = items(messages, "messages")
         if not messages:
             raise UsageError("append_many needs at least one message")
-        if ids is not None and len(ids) != len(messages):
-            raise UsageError(f"{len(ids)} ids for {len(messages)} messages")
+        if ids is not None:
+            ids = items(ids, "ids")
+            if len(ids) != len(messages):
+                raise UsageError(f"{len(ids)} ids for {len(messages)} messages")
         if len(messages) > BATCH_EVENTS_MAX:
             raise LimitExceededError(
                 f"{len(messages):,} events in one batch; at most {BATCH_EVENTS_MAX:,} are allowed",
@@ -288,31 +298,68 @@ class Session:
             ]
         return self._submit(drafts, expected_head, idempotency_key, ack, wait)
 
-    async def append_large(self, message: dict[str, Any], **options: Any) -> Ack:
+    async def append_large(
+        self,
+        message: dict[str, Any],
+        *,
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        time_us: int | None = None,
+        tokens: int | None = None,
+        run_id: str | None = None,
+        turn_id: str | None = None,
+        speech_id: str | None = None,
+        request_id: str | None = None,
+        ack: AckMode = "durable",
+    ) -> Ack:
         """Append a large message from an event loop and wait until it is durable.
 
         It is encoded on the store's pool, so the loop goes on meanwhile; do not change the message
-        until this returns. Waits for room in the queue. Options as for ``append``, but ``wait``.
+        until this returns. Waits for room in the queue.
+
+        Args:
+            message: A dict.
+            expected_head: See ``append``; so are all others.
+            idempotency_key: See ``append``.
+            id: See ``append``.
+            metadata: See ``append``.
+            time_us: See ``append``.
+            tokens: See ``append``.
+            run_id: See ``append``.
+            turn_id: See ``append``.
+            speech_id: See ``append``.
+            request_id: See ``append``.
+            ack: See ``append``.
         """
-        expected_head = options.pop("expected_head", None)
-        key = options.pop("idempotency_key", None)
-        mode = options.pop("ack", "durable")
         loop = asyncio.get_running_loop()
 
         def encode() -> Ack:
-            draft = draft_event("message", message, **options)
+            draft = draft_event(
+                "message",
+                message,
+                id=id,
+                metadata=metadata,
+                time_us=time_us,
+                tokens=tokens,
+                run_id=run_id,
+                turn_id=turn_id,
+                speech_id=speech_id,
+                request_id=request_id,
+            )
             return make_ack(
                 self._name,
                 (draft,),
                 opening=self._opening,
                 expected_head=expected_head,
-                idempotency_key=key,
-                mode=mode,
+                idempotency_key=idempotency_key,
+                mode=ack,
             )
 
-        ack = await loop.run_in_executor(self._store._pool(), encode)
-        await self._store._submit_async(ack)
-        return await ack
+        appended = await loop.run_in_executor(self._store._pool(), encode)
+        await self._store._submit_async(appended)
+        return await appended
 
     def draft(
         self,
@@ -329,8 +376,11 @@ class Session:
             expected_head: Sequence that must be the head, -1 for none; with no messages and no
                 events the session is only read.
         """
-        drafts = [draft_message(message) for message in messages]
-        drafts += [draft_event(kind, body) for kind, body in events]
+        drafts = [draft_message(message) for message in items(messages, "messages")]
+        for event in items(events, "events"):
+            if type(event) is not tuple or len(event) != 2:
+                raise UsageError(f"events must hold (kind, body), not {reprlib.repr(event)}")
+            drafts.append(draft_event(*event))
         return Part(self._name, tuple(drafts), self._opening, expected_head)
 
     def _submit(
@@ -362,9 +412,7 @@ class Session:
         """
         if limit is None:
             return [event.body for event in self.events(kinds=("message",))]
-        if limit < 0:
-            raise UsageError("limit must not be negative")
-        if limit == 0:
+        if whole(limit, "limit", 0, SEQUENCE_MAX) == 0:
             return []
         events = self._store._log.views.read_last(self._name, limit, MESSAGE, Event)
         return [event.body for event in events]
@@ -383,12 +431,13 @@ class Session:
             last: Last sequence; None reads up to the newest event.
             kinds: Only these kinds.
         """
-        if first < 0 or (last is not None and last < 0):
-            raise UsageError("sequences are not negative")
+        whole(first, "first", 0, SEQUENCE_MAX)
+        if last is not None:
+            whole(last, "last", 0, SEQUENCE_MAX)
         return Events(self._pager(first, last, kinds), self._store._pool)
 
     def _pager(self, first: int, last: int | None, kinds: Collection[str] | None) -> SessionPager:
-        wanted = None if kinds is None else frozenset([kinds] if type(kinds) is str else kinds)
+        wanted = None if kinds is None else _kind_names(kinds)
         return SessionPager(
             self._store._log,
             self._name,
@@ -404,6 +453,7 @@ class Session:
             SessionNotFoundError: No session of that name.
             UsageError: The session has no such sequence.
         """
+        whole(sequence, "sequence", 0, SEQUENCE_MAX)
         for event in self.events(sequence, sequence):
             return event
         info = self.info()
@@ -427,8 +477,8 @@ class Session:
         if after is None:
             info = self.info()
             after = -1 if info is None else info.last_sequence
-        elif after < -1:
-            raise UsageError("after is a sequence, or -1 for all")
+        else:
+            whole(after, "after", -1, SEQUENCE_MAX)
         return Subscription(
             self._pager(after + 1, None, kinds), self._store._log, self._store._pool
         )
@@ -448,6 +498,14 @@ class Session:
         """Sequence of the event that the next append follows; None when there is none."""
         info = self.info()
         return None if info is None else info.head
+
+
+def _kind_names(kinds: Collection[str]) -> frozenset[str]:
+    names = [kinds] if type(kinds) is str else items(kinds, "kinds")
+    for name in names:
+        if type(name) is not str:
+            raise UsageError(f"kinds must hold names of kinds, not {reprlib.repr(name)}")
+    return frozenset(names)
 
 
 def info_of(facts: SessionFacts) -> SessionInfo:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import reprlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
@@ -16,6 +18,7 @@ from engine.loading import Loader, LoadResult
 from engine.reading import Events, PositionPager, Subscription
 from engine.session import Session, info_of
 from eventlog.ack import Ack
+from eventlog.arguments import callback, folder, items, seconds, whole
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
@@ -35,6 +38,7 @@ T = TypeVar("T")
 
 REJECTED_KEPT: Final = 1_000
 PAGE_MAX: Final = 10_000
+POSITION_MAX: Final = 2**63 - 1
 
 OnRejected = Callable[[Ack, TurnlogError], object]
 
@@ -71,10 +75,10 @@ class Tenant:
             parts: What ``session.draft(...)`` gave; a part without events is a condition only.
             ack: See ``Session.append``.
         """
-        for part in parts:
-            if part.name[0] != self.name:
-                raise UsageError(f"session {part.name[1]!r} belongs to another tenant")
-        batch = make_batch_ack(parts, mode=ack)
+        given = items(parts, "parts")
+        batch = make_batch_ack(given, mode=ack)
+        if batch.name[0] != self.name:
+            raise UsageError(f"session {batch.name[1]!r} belongs to another tenant")
         self._store._submit(batch, None)
         return batch
 
@@ -106,8 +110,9 @@ class Tenant:
             cursor: Where the page before ended.
             user_id: Only sessions created for this user.
         """
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must be 1 to {PAGE_MAX}")
+        whole(limit, "limit", 1, PAGE_MAX)
+        if user_id is not None:
+            name_bytes(user_id, "user_id")
         before = U64_MAX if cursor is None else _decode_cursor(cursor)
 
         def accept(facts: SessionFacts) -> bool:
@@ -133,8 +138,9 @@ class Tenant:
             after: Position after which to begin; 0 for all.
             limit: At most so many events.
         """
-        if after < 0 or (limit is not None and limit < 0):
-            raise UsageError("after and limit are not negative")
+        whole(after, "after", 0, POSITION_MAX)
+        if limit is not None:
+            whole(limit, "limit", 0, POSITION_MAX)
         return Events(
             PositionPager(self._store._log, after, limit, self._scope()), self._store._pool
         )
@@ -148,8 +154,8 @@ class Tenant:
         log = self._store._log
         if after is None:
             after = log.views.last_position()
-        elif after < 0:
-            raise UsageError("after is not negative")
+        else:
+            whole(after, "after", 0, POSITION_MAX)
         return Subscription(PositionPager(log, after, None, self._scope()), log, self._store._pool)
 
     def _scope(self) -> str | None:
@@ -201,7 +207,7 @@ class Store(Tenant):
                 back.
             snapshot_frequency: Loose events that make a session due for its roll-up; stored at
                 creation, as are the next two. Default 25.
-            max_messages: Messages that a session's view keeps.
+            max_messages: Kept for a later release; anything but None is refused.
             quota_bytes: Bytes of pages from which appends are refused.
             on_rejected: Called, on the store's pool, for each append that was refused after it was
                 accepted, if it was ``ack="queued"`` or nobody waited for its ack.
@@ -215,8 +221,15 @@ class Store(Tenant):
             FormatVersionError: Made by a newer release.
             CorruptionError: Damaged, truncated, or behind ``min_position``.
             StoreUnavailableError: The environment refuses; the hint says what to change.
-            UsageError: An option differs from the stored one.
+            UsageError: An option makes no sense, or differs from the stored one. Also when the
+                store is open in this process already, with another ``read_only``,
+                ``lock_deadline_ms``, ``map_bytes`` or ``allow_network``, or without the
+                ``verify`` that is asked for now.
         """
+        where = folder(path, "path")
+        if min_position is not None:
+            whole(min_position, "min_position", 0, POSITION_MAX)
+        callback(on_rejected, "on_rejected")
         wanted = {
             name: value
             for name, value in (
@@ -227,7 +240,7 @@ class Store(Tenant):
             if value is not None
         }
         log = Log.open(
-            path,
+            where,
             create_new=create,
             read_only=read_only,
             wanted=wanted,
@@ -236,7 +249,7 @@ class Store(Tenant):
             lock_deadline_ms=lock_deadline_ms,
             map_bytes=map_bytes,
         )
-        store = cls(log, Path(path), on_rejected)
+        store = cls(log, where, on_rejected)
         if min_position is not None and store.last_position < min_position:
             last = store.last_position
             store.close()
@@ -248,17 +261,18 @@ class Store(Tenant):
             )
         return store
 
-    def close(self, timeout: float = 30.0) -> None:
+    def close(self, timeout: float | None = 30.0) -> None:
         """Commit what waits and close; twice is fine.
 
         Args:
-            timeout: Seconds; what could not be committed by then is refused.
+            timeout: Seconds; what could not be committed by then is refused. None waits for ever.
         """
+        wait_s = seconds(timeout, "timeout")
         if self._closed:
             return
         self._closed = True
         try:
-            self._log.close(timeout)
+            self._log.close(TIMEOUT_MAX if wait_s is None else wait_s)
         finally:
             self._forget()
             if self._executor is not None:
@@ -280,7 +294,7 @@ class Store(Tenant):
 
     def tenant(self, name: str) -> Tenant:
         """A tenant's world; the empty name is the store itself. No I/O."""
-        if name == "":
+        if type(name) is str and not name:
             return self
         name_bytes(name, "tenant name")
         return Tenant(self, name)
@@ -313,7 +327,7 @@ class Store(Tenant):
             TurnlogError: The first append that was refused since the last flush and whose caller
                 was not told: a queued one, or one whose ack nobody asked.
         """
-        self._log.flush(timeout)
+        self._log.flush(seconds(timeout, "timeout"))
         return self._flushed()
 
     async def flush_async(self) -> int:
@@ -359,17 +373,19 @@ class Store(Tenant):
         return self._on_rejected
 
     @on_rejected.setter
-    def on_rejected(self, callback: OnRejected | None) -> None:
-        self._on_rejected = callback
+    def on_rejected(self, wanted: OnRejected | None) -> None:
+        self._on_rejected = callback(wanted, "on_rejected")
 
-    def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
+    def _refused(self, refused_by_log: list[tuple[Ack, TurnlogError]]) -> None:
+        # Another store of this process may share the log; it hears of its own appends.
+        refused = [each for each in refused_by_log if each[0].owner is self]
         kept = max(0, REJECTED_KEPT - len(self._rejected))
         self._rejected += refused[:kept]
-        callback = self._on_rejected
-        if callback is not None:
+        listener = self._on_rejected
+        if listener is not None:
             try:
                 for ack, error in refused:
-                    self._pool().submit(callback, ack, error)
+                    self._pool().submit(listener, ack, error)
             except RuntimeError:
                 return  # the pool is gone with the store or the interpreter; flush still tells
 
@@ -398,14 +414,16 @@ class Store(Tenant):
     # For sessions
 
     def _submit(self, ack: Ack, wait: float | None) -> None:
+        wait_s = seconds(wait, "wait")
         if self._closed:
             raise StoreClosedError("the store is closed")
+        ack.owner = self
         try:
             self._log.submit(ack)
         except OverloadedError:
-            if wait is None:
+            if wait_s is None:
                 raise
-            self._log.submit_waiting(ack, wait)
+            self._log.submit_waiting(ack, wait_s)
 
     async def _submit_async(self, ack: Ack) -> None:
         while True:
@@ -429,9 +447,8 @@ class Store(Tenant):
 
 
 def _decode_cursor(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
-        raise UsageError("cursor is not one that sessions() gave")
-    position = int(cursor)
-    if not 1 <= position <= U64_MAX:
-        raise UsageError("cursor is not one that sessions() gave")
-    return position
+    if type(cursor) is str and cursor.isascii() and cursor.isdigit() and len(cursor) <= 20:
+        position = int(cursor)
+        if 1 <= position <= U64_MAX:
+            return position
+    raise UsageError(f"cursor must be one that sessions() gave, not {reprlib.repr(cursor)}")

@@ -142,6 +142,7 @@ class Ack:
         "event_count",
         "name",
         "opening",
+        "owner",
         "payload",
         "tail",
         "terms",
@@ -159,6 +160,7 @@ class Ack:
         tail: bytes | None = None,
         payload: bytes | None = None,
         opening: Any = None,
+        owner: object = None,
         drafts: Sequence[Draft] = (),
         terms: Terms | None = None,
         event_count: int = 1,
@@ -168,6 +170,7 @@ class Ack:
         self.tail = tail
         self.payload = payload
         self.opening = opening
+        self.owner = owner  # who appended, and hears of a refusal that nobody waits for
         self.drafts = drafts
         self.terms = terms
         self.event_count = event_count

@@ -7,9 +7,11 @@ the argument and the value that was given.
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from eventlog.errors import UsageError
@@ -53,14 +55,33 @@ def callback(value: Callable[..., T] | None, name: str) -> Callable[..., T] | No
     return value
 
 
-def sequence(value: Iterable[T], name: str) -> list[T]:
-    """A list of things; of text or a mapping, whose parts nobody means, there is none."""
-    if not isinstance(value, str | bytes | dict):
+def iterable(value: Iterable[T], name: str) -> Iterable[T]:
+    """Something that can be gone through."""
+    try:
+        return iter(value)
+    except TypeError:
+        raise UsageError(
+            f"{name} must be a list, not {_type(value)}: {reprlib.repr(value)}"
+        ) from None
+
+
+def items(value: Iterable[T], name: str) -> list[T]:
+    """A list of things; not of what nobody means, the parts of text or the keys of a dict."""
+    if isinstance(value, str | bytes | dict):
+        raise UsageError(f"{name} must be a list, not {_type(value)}: {reprlib.repr(value)}")
+    return list(iterable(value, name))
+
+
+def folder(value: object, name: str) -> Path:
+    """A path that the operating system can be asked about."""
+    if isinstance(value, str | os.PathLike):
         try:
-            return list(value)
-        except TypeError:
+            found = Path(value)
+            if value != "" and b"\0" not in os.fsencode(found):
+                return found
+        except (TypeError, UnicodeError):  # a path of bytes, or with a lone surrogate
             pass
-    raise UsageError(f"{name} must be a list, not {_type(value)}: {reprlib.repr(value)}")
+    raise UsageError(f"{name} must be a str or Path of a folder, not {reprlib.repr(value)}")
 
 
 def _type(value: Any) -> str:

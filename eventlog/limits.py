@@ -65,11 +65,13 @@ PAGE_BYTES: Final = 4 * MIB
 # The environment
 MAP_BYTES: Final = 1 << 40  # 1 TiB of address space; costs no disk
 MAP_BYTES_MIN: Final = 64 * MIB
+MAP_BYTES_MAX: Final = 1 << 46  # 64 TiB: half of what a process can address
 READERS_MAX: Final = 2_048  # LMDB reader slots
 TABLES_MAX: Final = 64  # named databases
 RESERVE_BYTES: Final = 64 * MIB  # below the quota, for deletes and roll-ups only
 RESERVE_SHARE: Final = 20  # or 1/20 of the quota, whichever is larger
 LOCK_DEADLINE_MS: Final = 30_000  # wait for another process's writer lock
+LOCK_DEADLINE_MS_MAX: Final = 2**31 - 1  # 24 days: as good as for ever
 CLOSE_DEADLINE_MS: Final = 30_000
 POLL_MIN_MS: Final = 1  # waiting for other processes' commits
 POLL_MAX_MS: Final = 20
@@ -89,4 +91,5 @@ assert HOT_TABLE_POSITIONS % BLOCK_POSITIONS == 0
 # HOT_PRESSURE targets, and one batch may follow.
 assert HOT_PRESSURE * HOT_EVENTS_TARGET + BATCH_EVENTS_MAX < (HOT_TABLES - 2) * HOT_TABLE_POSITIONS
 assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
-assert MAP_BYTES_MIN <= MAP_BYTES
+assert MAP_BYTES_MIN <= MAP_BYTES <= MAP_BYTES_MAX
+assert LOCK_DEADLINE_MS <= LOCK_DEADLINE_MS_MAX

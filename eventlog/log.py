@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eventlog.ack import Ack, wake
+from eventlog.arguments import flag, whole
 from eventlog.body import decode_body, encode_plain
 from eventlog.creation import create
 from eventlog.environment import Environment, identity
@@ -37,7 +38,10 @@ from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
 from eventlog.limits import (
     LOCK_DEADLINE_MS,
+    LOCK_DEADLINE_MS_MAX,
     MAP_BYTES,
+    MAP_BYTES_MAX,
+    MIB,
     POLL_MAX_MS,
     POLL_MIN_MS,
     SEGMENT_CACHE_BYTES_MAX,
@@ -52,6 +56,7 @@ from eventlog.writer import Writer, nothing
 
 EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
 QUOTA_BYTES_MIN: Final = 1024 * 1024
+QUOTA_BYTES_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Options:
 
     Attributes:
         snapshot_frequency: Messages between two roll-ups of a session.
-        max_messages: Messages that a session's view keeps; None keeps all.
+        max_messages: Messages that a session's view keeps; always None so far, which keeps all.
         quota_bytes: Bytes of pages from which appends are refused; None for no quota.
     """
 
@@ -70,12 +75,14 @@ class Options:
 
     def check(self) -> None:
         """Raise ``UsageError`` for values that make no sense."""
-        if not 1 <= self.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX:
-            raise UsageError(f"snapshot_frequency must be 1 to {SNAPSHOT_FREQUENCY_MAX}")
-        if self.max_messages is not None and self.max_messages < 1:
-            raise UsageError("max_messages must be at least 1")
-        if self.quota_bytes is not None and self.quota_bytes < QUOTA_BYTES_MIN:
-            raise UsageError(f"quota_bytes must be at least {QUOTA_BYTES_MIN}")
+        whole(self.snapshot_frequency, "snapshot_frequency", 1, SNAPSHOT_FREQUENCY_MAX)
+        if self.max_messages is not None:
+            raise UsageError(
+                f"max_messages={self.max_messages!r}: this release does not trim views",
+                hint="Leave it out; history(limit=...) gives the newest messages.",
+            )
+        if self.quota_bytes is not None:
+            whole(self.quota_bytes, "quota_bytes", QUOTA_BYTES_MIN, QUOTA_BYTES_MAX)
 
 
 def _after_fork() -> None:
@@ -160,9 +167,23 @@ class Log:
             allow_network: Accept a network file system.
             lock_deadline_ms: How long a commit waits for another process.
             map_bytes: Address space of the map.
+
+        Raises:
+            UsageError: An option makes no sense, differs from the stored one, or differs from
+                that of the log that is open already.
         """
         wanted = wanted or {}
         Options(**wanted).check()
+        flag(create_new, "create")
+        flag(verify, "verify")
+        per_open = {
+            "read_only": flag(read_only, "read_only"),
+            "allow_network": flag(allow_network, "allow_network"),
+            "lock_deadline_ms": whole(
+                lock_deadline_ms, "lock_deadline_ms", 0, LOCK_DEADLINE_MS_MAX
+            ),
+            "map_bytes": whole(map_bytes, "map_bytes", MIB, MAP_BYTES_MAX),
+        }
         with cls._registry(path, lock_deadline_ms) as shared:
             if shared is None and create_new and not read_only:
                 create(
@@ -175,11 +196,7 @@ class Log:
                 )
                 shared = cls._shared(path)
             if shared is not None:
-                if shared.read_only != read_only or shared.lock_deadline_ms != lock_deadline_ms:
-                    raise UsageError(
-                        "the store is open in this process with other per-open options",
-                        hint="Use the same read_only and lock_deadline_ms, or close it first.",
-                    )
+                shared._check_per_open(per_open, verify=verify)
                 shared._check_wanted(wanted)
                 shared.users += 1
                 return shared
@@ -199,6 +216,8 @@ class Log:
                 log = cls(environment, Options(**decode_body(stored)), lock_deadline_ms)
                 log._check_wanted(wanted)
                 log.key = identity(path)
+                log.per_open = per_open
+                log.is_verified = verify
             except BaseException:
                 environment.close()
                 raise
@@ -214,6 +233,8 @@ class Log:
             return log
 
     key: tuple[int, int]
+    per_open: dict[str, int]
+    is_verified: bool
 
     @classmethod
     @contextmanager
@@ -239,6 +260,20 @@ class Log:
             del _open_logs[log.key]
             return None
         return log
+
+    def _check_per_open(self, wanted: dict[str, int], *, verify: bool) -> None:
+        for name, value in wanted.items():
+            if self.per_open[name] != value:
+                raise UsageError(
+                    f"the store is open in this process with {name}={self.per_open[name]!r}, "
+                    f"not {value!r}",
+                    hint=f"Use the same {name}, or close it first.",
+                )
+        if verify and not self.is_verified:
+            raise UsageError(
+                "the store is open in this process without verify=True, which works before that",
+                hint="Close it first, or ask check().",
+            )
 
     def _check_wanted(self, wanted: dict[str, Any]) -> None:
         stored = asdict(self.options)

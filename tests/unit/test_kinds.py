@@ -10,6 +10,7 @@ from engine.kinds import (
     APPLICATION,
     CONTROLS,
     PUBLIC,
+    RESERVED,
     ROLES,
     is_indexable,
     kind_code,
@@ -35,6 +36,20 @@ def test_control_kinds_are_the_store_s_own(kind: str) -> None:
     code = kind_code(kind, loading=True)
     assert CONTROL <= code < 256
     assert kind_name(code) == kind
+
+
+@pytest.mark.parametrize("kind", sorted(RESERVED))
+def test_names_of_later_control_kinds_are_not_for_applications(kind: str) -> None:
+    """An application that had its own "usage" would have met the store's in the same session."""
+    for loading in (False, True):
+        with pytest.raises(UsageError, match="reserved for the store"):
+            kind_code(kind, loading=loading)
+    assert kind_code(f"my.{kind}") == APPLICATION
+
+
+def test_what_is_defined_is_not_reserved_any_more() -> None:
+    assert not RESERVED & {*PUBLIC, *CONTROLS}
+    assert {"status", "usage", "roll_up", "tombstone", "variables"} <= RESERVED
 
 
 def test_codes_stand_for_one_kind_each() -> None:
@@ -77,7 +92,7 @@ def test_other_kinds_are_refused(kind: object, reason: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=16))
 def test_every_kind_is_one_of_the_three(kind: str) -> None:
-    if kind in CONTROLS:
+    if kind in CONTROLS or kind in RESERVED:
         return
     assert kind_code(kind) == PUBLIC.get(kind, APPLICATION)
 

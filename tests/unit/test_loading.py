@@ -11,7 +11,7 @@ import pytest
 
 from engine import Store
 from engine.export import event_to_line
-from engine.loading import LoadResult
+from engine.loading import Loader, LoadResult
 from eventlog.errors import (
     AppendConflictError,
     DamagedInputError,
@@ -331,3 +331,21 @@ def test_lines_of_the_model_are_lines_of_the_store(store: Store) -> None:
         theirs = json.loads(event_to_line(event))
         theirs.pop("recorded_us")
         assert exact(theirs) == exact(ours)
+
+
+class _NotWalked(dict[Any, Any]):
+    """Sessions of a load; nobody may go through all of them."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all sessions are walked")
+
+    items = values = keys = __iter__
+
+
+def test_a_piece_costs_what_it_holds(store: Store) -> None:
+    """Each piece went through all sessions that the load had met so far."""
+    loader = Loader(store, "", 2)
+    loader._arrivals = _NotWalked()
+    lines = [{"session": f"{number % 7}", "kind": "event", "body": {}} for number in range(30)]
+    assert loader.load(lines) == LoadResult(30, 0)
+    assert not loader._unwritten

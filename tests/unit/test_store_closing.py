@@ -169,6 +169,31 @@ def test_a_durable_append_that_is_refused_is_no_news_for_flush(store: Store) -> 
         ack.result(HANG_S)
 
 
+def test_each_store_on_a_path_hears_of_its_own_appends(checked_store: Callable[..., Store]) -> None:
+    """Two opens of one path share a writer: each heard of the other's refusals as of its own."""
+    heard: dict[str, list[Ack]] = {"one": [], "two": []}
+    arrived = threading.Event()
+
+    def hear(ack: Ack, error: TurnlogError) -> None:
+        heard["two"].append(ack)
+        arrived.set()
+
+    one = checked_store(on_rejected=lambda ack, error: heard["one"].append(ack))
+    two = checked_store(on_rejected=hear)
+    bad = two.session("s").append({}, ack="queued", expected_head=5)
+    large = two.session("s").append_event("custom", {}, ack="queued", expected_head=5)
+    assert one.flush(HANG_S) == 0
+    with pytest.raises(AppendConflictError):
+        two.flush(HANG_S)
+    assert arrived.wait(HANG_S)
+    two.close()
+    assert heard["one"] == []
+    assert set(map(id, heard["two"])) <= {id(bad), id(large)}
+    plain = one.session("s").append({})
+    assert plain.owner is one
+    assert plain.result(HANG_S).first == 0
+
+
 def test_a_callback_that_fails_fails_nothing_else(checked_store: Callable[..., Store]) -> None:
     """FAULTS 52."""
     called = threading.Event()

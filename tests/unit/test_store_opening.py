@@ -21,19 +21,20 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.failpoints import failpoints, raise_
+from eventlog.limits import MIB
 from eventlog.seams import CLOCK
 from tests.model.staging import HANG_S, halted, in_threads, once, run_script
 
 NOT_STORED: list[dict[str, Any]] = [
     {"snapshot_frequency": 3},
-    {"max_messages": 11},
     {"quota_bytes": 2**30 + 1},
 ]
 SENSELESS: list[dict[str, Any]] = [
     {"snapshot_frequency": 0},
     {"snapshot_frequency": -1},
     {"snapshot_frequency": 4_097},
-    {"max_messages": 0},
+    {"snapshot_frequency": 2.5},
+    {"max_messages": 10},
     {"quota_bytes": 1},
 ]
 
@@ -46,23 +47,23 @@ def first(option: dict[str, Any]) -> str:
 
 
 def test_stored_options_stay(store_path: Path) -> None:
-    with Store.open(store_path, snapshot_frequency=7, max_messages=10, quota_bytes=2**30) as store:
+    with Store.open(store_path, snapshot_frequency=7, quota_bytes=2**30) as store:
         assert store.stats()["options"] == {
             "snapshot_frequency": 7,
-            "max_messages": 10,
+            "max_messages": None,
             "quota_bytes": 2**30,
         }
     with Store.open(store_path) as store:
         assert store.stats()["options"]["snapshot_frequency"] == 7
     with Store.open(store_path, snapshot_frequency=7, quota_bytes=2**30) as store:
-        assert store.stats()["options"]["max_messages"] == 10
+        assert store.stats()["options"]["quota_bytes"] == 2**30
 
 
 @pytest.mark.parametrize("option", NOT_STORED, ids=first)
 def test_another_value_than_the_stored_one_is_refused(
     store_path: Path, option: dict[str, Any]
 ) -> None:
-    store = Store.open(store_path, snapshot_frequency=7, max_messages=10, quota_bytes=2**30)
+    store = Store.open(store_path, snapshot_frequency=7, quota_bytes=2**30)
     with pytest.raises(UsageError):
         Store.open(store_path, **option)
     store.session("s").append({}).result()
@@ -82,17 +83,35 @@ def test_senseless_options_make_no_store(store_path: Path, option: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "options", [{"read_only": True}, {"lock_deadline_ms": 7}], ids=["read_only", "lock_deadline_ms"]
+    "options",
+    [
+        {"read_only": True},
+        {"lock_deadline_ms": 7},
+        {"map_bytes": 64 * MIB},
+        {"allow_network": True},
+        {"verify": True},
+    ],
+    ids=first,
 )
 def test_per_open_options_must_agree_within_a_process(
     store_path: Path, options: dict[str, Any]
 ) -> None:
+    """All but the first two were ignored by a second open, in silence."""
     with Store.open(store_path) as store:
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=next(iter(options))):
             Store.open(store_path, **options)
         store.session("s").append({"n": 0}).result()
     with Store.open(store_path, **options) as store:  # nobody else is in: fine
         assert store.session("s").history() == [{"n": 0}]
+
+
+def test_what_was_verified_at_the_first_open_is_verified_for_all(store_path: Path) -> None:
+    with (
+        Store.open(store_path, verify=True),
+        Store.open(store_path, verify=True) as second,
+        Store.open(store_path) as third,
+    ):
+        assert second.last_position == third.last_position == 0
 
 
 def test_nothing_is_made_where_nothing_may_be_made(store_path: Path) -> None:
