@@ -612,10 +612,6 @@ class Environment:
         with mapped_errors(self._where):
             return self._lmdb.info()["last_pgno"]
 
-    def mapped_bytes(self) -> int:
-        """Where the last page in use ends; an upper bound of ``used_bytes`` that costs nothing."""
-        return (self.last_page() + 1) * self.page_bytes
-
     def used_bytes(self, txn: lmdb.Transaction[Any]) -> int:
         """Bytes of the pages that the tables use; what the file has more is free or LMDB's own."""
         pages = 0

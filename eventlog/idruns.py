@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -81,23 +81,6 @@ MERGE_INPUTS_MAX: Final = 32  # a level that fell behind is merged more at once
 REMOVAL_BYTES: Final = 256  # what removing a block costs of a budget: its leaf page's share
 
 assert LEVEL_RUNS <= MERGE_INPUTS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class IdCounts:
-    """What the index holds.
-
-    Attributes:
-        runs: Runs that a lookup asks.
-        entries: Entries in them; an id that was given again counts once per run that has it.
-        merges: Merges under way.
-        leaving: Merged runs whose blocks are still to be removed.
-    """
-
-    runs: int
-    entries: int
-    merges: int
-    leaving: int
 
 
 class _Filter:
@@ -199,21 +182,6 @@ class IdRuns:
                 kept[maybe] = [hashes[at] not in hits for at in candidates]
                 left = left[kept]
         return found
-
-    def pending(self, txn: lmdb.Transaction[bytes]) -> bool:
-        """Whether ``merge_step`` has anything to do."""
-        directory = self._directory(txn)
-        return bool(directory.merges or directory.leaving or directory.levels_due())
-
-    def counts(self, txn: lmdb.Transaction[bytes]) -> IdCounts:
-        """What the index holds."""
-        directory = self._directory(txn)
-        return IdCounts(
-            runs=len(directory.serving),
-            entries=sum(run.entries for run in directory.serving),
-            merges=directory.merges,
-            leaving=len(directory.leaving),
-        )
 
     def merge_step(self, txn: lmdb.Transaction[bytes], budget_bytes: int) -> int:
         """Do some of the merging that is due.

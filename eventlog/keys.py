@@ -18,9 +18,6 @@ U64 = Struct(">Q")
 PAIR = Struct(">QQ")
 U64_MAX = 2**64 - 1
 
-position_key = U64.pack
-pair_key = PAIR.pack
-
 
 def name_bytes(name: object, what: str) -> bytes:
     """Check a tenant's, session's or event's name and give its UTF-8 bytes.

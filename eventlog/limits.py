@@ -6,7 +6,6 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
-GIB: Final = 1024 * MIB
 
 # Names and bodies
 NAME_BYTES_MAX: Final = (
@@ -19,7 +18,6 @@ BODY_BYTES_MAX: Final = 32 * MIB  # encoded body: one record is one LMDB value a
 METADATA_BYTES_MAX: Final = 1 * MIB  # encoded metadata of one event
 INT_MIN: Final = -(2**63)  # CBOR without bignum tags
 INT_MAX: Final = 2**64 - 1
-LARGE_BODY_BYTES: Final = 256 * KIB  # from here on encode and read off the event loop
 
 # Batches and the queue
 BATCH_EVENTS_MAX: Final = 16_384  # events of one atomic batch

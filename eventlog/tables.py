@@ -17,7 +17,7 @@ from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex, Name
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.order import OrderBlock, decode_block
-from eventlog.record import Factory, Origin, R, Record, decode_record, verify_record
+from eventlog.record import Origin, Record
 from eventlog.rows import (
     COMMIT_KEY,
     OPTIONS_KEY,
@@ -29,7 +29,7 @@ from eventlog.rows import (
     expose,
     protect,
 )
-from eventlog.segment import Segment, SegmentPrefix, decode_segment
+from eventlog.segment import Segment, decode_segment
 
 if TYPE_CHECKING:
     import lmdb
@@ -127,14 +127,6 @@ class ReadTables:
             raise CorruptionError("is missing", where=f"order block {block}")
         return decode_block(U64.pack(block), value)
 
-    def hot_event(self, log: HotLog, position: int, origin: Origin, factory: Factory[R]) -> R:
-        """A hot record by position, checked."""
-        value = log.get(position)
-        if value is None:
-            raise CorruptionError("record is missing", where=f"log {position}")
-        verify_record(U64.pack(position), value)
-        return decode_record(origin, position, value, factory)
-
     def segments(
         self, number: int, first: int, cache: SegmentCache, *, reverse: bool = False
     ) -> Iterator[Segment]:
@@ -157,20 +149,6 @@ class ReadTables:
                     break
                 yield cache.load(key, cursor.value())
                 found = cursor.prev() if reverse else cursor.next()
-        finally:
-            cursor.close()
-
-    def segment_prefix(self, number: int, sequence: int) -> tuple[int, SegmentPrefix] | None:
-        """Last sequence and prefix of the segment that holds a sequence, not decompressed."""
-        cursor = self.transaction.cursor(self.tables["segment"])
-        try:
-            if not cursor.set_range(PAIR.pack(number, sequence)):
-                return None
-            key = cursor.key()
-            owner, last = PAIR.unpack(key)
-            if owner != number:
-                return None
-            return last, SegmentPrefix.unpack(key, cursor.value())
         finally:
             cursor.close()
 

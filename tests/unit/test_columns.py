@@ -72,6 +72,6 @@ def test_words_of_records() -> None:
     assert words[:, columns.TAIL_BYTES].tolist() == [len(r) - HEADER_BYTES for r in records]
     assert words[:, columns.PARENT].tolist() == [2**64 - 1, 3]
     assert words[:, columns.RECORDED].tolist() == [70, 71]
-    assert words[:, columns.GIVEN].tolist() == [2**63, 2**64 - 1]
+    assert words[:, columns.RECORDED + 1].tolist() == [2**63, 2**64 - 1]
     assert words[:, columns.BRANCH_TOKENS].tolist() == [0, 6 << 32]
     assert words.shape[1] == columns.WORDS

@@ -13,7 +13,7 @@ from bench.workloads import chat_messages
 from eventlog.ack import Ack
 from eventlog.body import decode_body, encode_body
 from eventlog.commit import CommitMachine, Step
-from eventlog.keys import PAIR, U64, name_key, pair_key, position_key
+from eventlog.keys import PAIR, U64, name_key
 from eventlog.limits import COMMIT_EVENTS_MAX
 from eventlog.record import (
     MESSAGE,
@@ -65,8 +65,8 @@ def append(number: int) -> Ack:
 def test_keys(benchmark: BenchmarkFixture) -> None:
     def run() -> tuple[bytes, bytes]:
         for number in range(1_000):
-            position = position_key(number)
-            pair = pair_key(7, number)
+            position = U64.pack(number)
+            pair = PAIR.pack(7, number)
         return position, pair
 
     position, pair = benchmark(run)
