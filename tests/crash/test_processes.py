@@ -231,7 +231,7 @@ def test_a_session_goes_on_elsewhere_while_sessions_are_listed(
     start = two.append(CALL, 3)
     two.frequency(count=1)
     while two.look(way="loose", tenant="", session="call"):
-        two.append(OTHER)
+        two.append(OTHER, 1_000)  # until the hot log is long and its oldest session sealed
     two.frequency(count=25)  # what comes now stays loose
     more = one.append(CALL, 2)
     assert two.look(way="positions", tenant="", session="call") == places(start, more)
