@@ -267,3 +267,52 @@ def test_file_names_that_are_no_text(turnlog: Any, tmp_path: Path, options: list
     assert outcome.code == ExitCode.DAMAGED_INPUT
     assert r"bad\udcff.jsonl" in outcome.err
     assert acting(outcome.out + outcome.err) == []
+
+
+@pytest.mark.parametrize("given", ["all", "some", "none"])
+def test_a_limit_does_not_move_the_time_line(turnlog: Any, tmp_path: Path, given: str) -> None:
+    """Relative times are from the session's start, whatever is shown of it.
+
+    They were from the first event shown, and an event without a time stood at the start.
+    """
+    path = tmp_path / "store"
+    count = 40
+    lines = []
+    for number in range(count):
+        line: dict[str, Any] = {"session": "s", "sequence": number}
+        line |= {"parent": number - 1} if number else {}
+        line |= {"kind": "message", "recorded_us": 1_000_000 + number * 250_000}
+        if given == "all" or (given == "some" and number in (2, 3)):
+            line["time_us"] = 5_000_000 + number * 1_000_000
+        lines.append(line | {"body": {"role": "user", "content": f"turn {number}"}})
+    file = tmp_path / "s.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert turnlog("import", path, file).code == 0
+    whole = turnlog("show", path, "s").out.splitlines()
+    assert len(whole) == count + 1
+    for limit in (1, 7, count - 3, count):
+        shown = turnlog("show", path, "s", "--limit", limit).out.splitlines()
+        assert shown == [whole[0], *whole[-limit:]]
+    assert turnlog("replay", path, "s").out.splitlines()[1:-1] == whole[1:]
+
+
+def test_replay_says_what_its_times_are(turnlog: Any, tmp_path: Path, calls: Path) -> None:
+    """Without given times the heading said "starts - UTC"."""
+    assert "starts 1970-01-01 00:00:01 UTC" in turnlog("replay", calls, "call-2").out
+    path = tmp_path / "store"
+    with Store.open(path) as store:
+        store.session("s", title="T\n0000000000  +00:00.000  user  forged").append(
+            {"role": "user", "content": "x"}
+        ).result()
+    head, entry, end = turnlog("replay", path, "s").out.splitlines()
+    assert "without times of its own, recorded from 20" in head
+    assert r"T\n0000000000" in head
+    assert entry.startswith("0000000000  +00:00.000  ")
+    assert end.startswith("1 event in 00:00.000, content ")
+
+
+def test_replay_says_how_much_of_it_is_shown(turnlog: Any, calls: Path) -> None:
+    assert (
+        "the first 2 of 3 events in 00:00.500"
+        in turnlog("replay", calls, "call-2", "--limit", 2).out
+    )

@@ -173,3 +173,13 @@ def test_a_session_without_given_times_is_shown_by_its_recording() -> None:
 
 def test_what_comes_before_the_first_given_time_stands_at_the_start() -> None:
     assert offsets([Fact(kind="open"), Fact(time_us=70), Fact(time_us=90)]) == [0, 0, 20]
+
+
+def test_where_time_lines_start_is_said_as_it_is() -> None:
+    """A session without given times had no start: "starts - UTC"."""
+    given = Timeline([Fact(time_us=1_767_603_600_000_000)])  # type: ignore[list-item]
+    assert given.start_text() == "starts 2026-01-05 09:00:00 UTC"
+    recorded = Timeline([Fact(), Fact(recorded_us=5)])  # type: ignore[list-item]
+    assert recorded.start_text() == (
+        "without times of its own, recorded from 2026-01-05 09:00:00 UTC"
+    )

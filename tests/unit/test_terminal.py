@@ -117,15 +117,43 @@ def test_a_line_on_a_colour_terminal_holds_no_sequence_but_the_style(parts: list
     screen = terminal.Screen(stream, colours=True)
     screen.line(*[(part, "green") for part in parts])
     plain = stream.written().replace("\x1b[32m", "").replace("\x1b[0m", "")
-    expected = "".join("\n".join(map(terminal.escape, part.split("\n"))) for part in parts)
-    assert plain == expected + "\n"
+    assert plain == "".join(map(terminal.escape, parts)) + "\n"
 
 
 @given(st.lists(st.one_of(anything, nasty), max_size=4))
 def test_a_line_without_colours_is_the_text_alone(parts: list[str]) -> None:
     stream = Stream()
     terminal.Screen(stream).line(*[(part, "green") for part in parts])
-    assert not acting(stream.written().replace("\n", ""))
+    assert not acting(stream.written().removesuffix("\n"))
+
+
+def test_only_a_block_begins_lines() -> None:
+    """Any text with a line feed could forge lines, such as a session's title in a heading."""
+    stream = Stream()
+    terminal.Screen(stream).line("a\nb ", (terminal.block("c\nd", "  "), "dim"))
+    assert stream.written() == "a\\nb c\n  d\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "styled"),
+    [
+        pytest.param({"TERM": "xterm"}, True, id="terminal"),
+        pytest.param({"TERM": "xterm", "NO_COLOR": ""}, True, id="empty-no-color"),
+        pytest.param({"TERM": "xterm", "NO_COLOR": "1"}, False, id="no-color"),
+        pytest.param({"TERM": "dumb"}, False, id="dumb"),
+        pytest.param({}, False, id="unknown"),
+    ],
+)
+def test_styles_are_for_terminals_that_want_them(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], styled: bool
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = Stream(is_terminal=True)
+    terminal.Screen(stream).line(("x", "bold"))
+    assert stream.written() == ("\x1b[1mx\x1b[0m\n" if styled else "x\n")
 
 
 def test_markup_and_emoji_codes_are_not_interpreted() -> None:
@@ -155,10 +183,29 @@ def test_wide_characters_are_aligned_by_the_cells_they_take() -> None:
     assert stream.written() == "A      B\n你好   1\nabcd  22\n"
 
 
+def test_one_long_cell_does_not_stretch_the_other_rows() -> None:
+    stream = Stream()
+    long = "x" * 512
+    terminal.Screen(stream).table(("A", "B"), [(long, "1"), ("y", "2")], right=frozenset({1}))
+    head, first, second = stream.written().splitlines()
+    assert first == f"{long}  1"
+    assert len(second) == len(head) == terminal.CELLS_MAX + 3
+
+
 def test_data_is_json_in_utf8_whatever_the_encoding_of_the_stream() -> None:
     stream = Stream(encoding="ascii")
     terminal.Screen(stream).data({"a": "é\x7f\u202e"})
     assert stream.buffer.getvalue() == '{"a":"é\\u007f\\u202e"}\n'.encode()
+
+
+def test_data_on_a_terminal_without_utf8_is_ascii() -> None:
+    """There the bytes of UTF-8 could act: 0x9b begins a control sequence."""
+    stream = Stream(encoding="latin-1", is_terminal=True)
+    terminal.Screen(stream).data({"a": "Û\x7f\u202e😀"})
+    assert stream.written() == '{"a":"\\u00db\\u007f\\u202e\\ud83d\\ude00"}\n'
+    stream = Stream(is_terminal=True)
+    terminal.Screen(stream).data({"a": "Û"})
+    assert stream.written() == '{"a":"Û"}\n'
 
 
 def test_what_the_encoding_of_the_stream_lacks_is_spelled_out() -> None:
@@ -172,6 +219,23 @@ def test_errors_are_one_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == (
         "turnlog: no \\x1b[31mfile\\nhere\n  hint: Look \\u202eagain.\n"
     )
+
+
+@pytest.mark.parametrize("state", ["closed", "full"])
+def test_a_standard_error_that_takes_nothing_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    stream = Stream()
+
+    def fail() -> None:
+        raise OSError("no room")
+
+    stream.on_write = fail
+    if state == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    terminal.complain("nobody", "hears")
+    terminal.note("this")
 
 
 def test_a_progress_bar_stays_away_from_pipes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,22 @@
 """What reaches the terminal: text made inert, one-line errors, tables, progress.
 
 Invariants:
-    1. No text from a store, a file or the command line moves the cursor, changes a colour or
-       reorders what stands beside it: everything passes ``escape`` on its way out.
+    1. No text from a store, a file or the command line moves the cursor, changes a colour, begins a
+       line or reorders what stands beside it: everything passes ``escape`` on its way out.
     2. Rich markup in such text is never interpreted; styles are given beside the text.
-    3. Colours and progress bars go to terminals only. Piped output is plain and complete.
+    3. Colours and progress bars go to terminals only, and to none that is dumb; ``NO_COLOR`` turns
+       styles off. Piped output is plain and complete.
+    4. A standard error that cannot be written to loses the words, never the exit code.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from threading import Lock, Timer
 from types import TracebackType
@@ -40,6 +45,14 @@ _LINE_END: Final = re.compile("\r\n|\n|\r")
 _PLAIN_NAME: Final = re.compile(r"[\w./:@%+,=~-]+")
 
 DELAY_S: Final = 1.0  # seconds of work before a progress bar appears
+CELLS_MAX: Final = 40  # of a column: what is longer shifts its own row only
+CLIP_CHARS: Final = 80  # of a title, beside other things on a line
+
+
+class Block(str):
+    """Escaped text over several lines, as ``block`` makes it; its line feeds stay."""
+
+    __slots__ = ()
 
 
 def escape(text: str) -> str:
@@ -58,6 +71,11 @@ def quote(name: str) -> str:
     return text if _PLAIN_NAME.fullmatch(text) else f"'{text}'"
 
 
+def clipped(text: str) -> str:
+    """A title as far as it fits beside other things on a line."""
+    return text if len(text) <= CLIP_CHARS else f"{text[: CLIP_CHARS - 1]}…"
+
+
 def counted(count: int, noun: str) -> str:
     """A number and its noun: ``1 event``, ``2,000 events``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -70,13 +88,13 @@ def size(count: int) -> str:
     return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"
 
 
-def block(text: str, indent: str) -> str:
+def block(text: str, indent: str) -> Block:
     """The text over several lines, each after the first indented, tabs as blanks.
 
     The result ends no line and holds no control character but the newlines put in here.
     """
     lines = _LINE_END.split(text)
-    return f"\n{indent}".join(escape(line.replace("\t", "    ")) for line in lines)
+    return Block(f"\n{indent}".join(escape(line.replace("\t", "    ")) for line in lines))
 
 
 def _spelled(match: re.Match[str]) -> str:
@@ -97,23 +115,25 @@ class Screen:
 
     Args:
         stream: A text stream; data goes to its ``buffer`` as UTF-8.
-        colours: Whether styles are shown; None asks the stream.
+        colours: Whether styles are shown; None asks the stream and the environment.
     """
 
     def __init__(self, stream: IO[str] | None = None, *, colours: bool | None = None) -> None:
         self._stream: IO[str] = sys.stdout if stream is None else stream
         self._is_terminal = self._stream.isatty()
-        self._colours = self._is_terminal if colours is None else colours
+        self._colours = _wants_colours(self._stream) if colours is None else colours
         self._console: Console | None = None
         _tolerate(self._stream)
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """Write one entry: strings, or pairs of a string and a style name of rich.
 
-        Line feeds in a part stay (``block`` put them there); all else is escaped.
+        Everything is escaped but a ``Block``, which is so already.
         """
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-        clean = [("\n".join(map(escape, text.split("\n"))), style) for text, style in pairs]
+        clean = [
+            (text if isinstance(text, Block) else escape(text), style) for text, style in pairs
+        ]
         if not self._colours:
             self._stream.write("".join(text for text, _ in clean) + "\n")
             return
@@ -125,9 +145,16 @@ class Screen:
         self._rich().print(text, soft_wrap=True)
 
     def data(self, mapping: Any) -> None:
-        """Write one line of JSON; the values must be escaped for JSON already."""
+        """Write one line of JSON; the values must be escaped for JSON already.
+
+        It is UTF-8, but on a terminal of another encoding, where those bytes could act, ASCII.
+        """
         text = encode_line(mapping) + "\n"
         if self._is_terminal:
+            encoding = getattr(self._stream, "encoding", None) or "ascii"
+            if encoding.lower().replace("-", "") != "utf8":
+                text = json.dumps(mapping, separators=(",", ":"), allow_nan=False) + "\n"
+                text = text.replace("\x7f", "\\u007f")
             self._stream.write(text)
             return
         self._stream.flush()
@@ -140,7 +167,10 @@ class Screen:
         from rich.cells import cell_len
 
         lines = [list(header), *([escape(cell) for cell in row] for row in rows)]
-        widths = [max(cell_len(line[column]) for line in lines) for column in range(len(header))]
+        widths = [
+            min(CELLS_MAX, max(cell_len(line[column]) for line in lines))
+            for column in range(len(header))
+        ]
         for number, line in enumerate(lines):
             cells = []
             for column, cell in enumerate(line):
@@ -168,18 +198,28 @@ class Screen:
 
 def complain(message: str, hint: str | None = None) -> None:
     """Write one line on standard error, and the hint on a second one."""
-    _tolerate(sys.stderr)
-    sys.stderr.write(f"turnlog: {escape(message)}\n")
-    if hint:
-        sys.stderr.write(f"  hint: {escape(hint)}\n")
-    sys.stderr.flush()
+    second = f"  hint: {escape(hint)}\n" if hint else ""
+    _write_error(f"turnlog: {escape(message)}\n{second}")
 
 
 def note(message: str) -> None:
     """Write a line on standard error that is no error."""
-    _tolerate(sys.stderr)
-    sys.stderr.write(escape(message) + "\n")
-    sys.stderr.flush()
+    _write_error(escape(message) + "\n")
+
+
+def _write_error(text: str) -> None:
+    with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+        _tolerate(sys.stderr)
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _wants_colours(stream: IO[str]) -> bool:
+    return (
+        stream.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    )
 
 
 class ProgressBar:

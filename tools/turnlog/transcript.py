@@ -16,7 +16,7 @@ from engine.export import encode_line, escape
 from turnlog import terminal
 
 if TYPE_CHECKING:
-    from engine import Event
+    from engine import Event, SessionInfo
 
 FIRST_EVENTS: Final = 256  # looked at to learn whether a session has given times
 CLIP_CHARS: Final = 2_000  # of one event, where nobody asked for all of it
@@ -36,30 +36,43 @@ class Timeline:
     An event without a given time, in a session that has them, stands at the time of the one before.
 
     Args:
-        first: The session's first events; they decide whether it has given times.
+        first: The session's first events, from sequence 0; they decide whether it has given times
+            and where it starts.
     """
 
     def __init__(self, first: Iterable[Event]) -> None:
-        given = [event.time_us for event in first if event.time_us is not None]
-        self._has_given = bool(given)
-        self._start_us: int | None = given[0] if given else None
-        self._last_us = self._start_us
+        events = list(first)
+        given = [event.time_us for event in events if event.time_us is not None]
+        self.has_given = bool(given)
+        """Whether its times came with the events; else they are those of recording."""
+        if not given:
+            given = [event.recorded_us for event in events[:1]]
+        self.start_us: int | None = given[0] if given else None
+        """When it starts, in microseconds from 1970; None for a session without events."""
+        self._last_us = self.start_us
 
-    @property
-    def start_us(self) -> int | None:
-        """When it begins, in microseconds from 1970; None before the first event is known."""
-        return self._start_us
+    def skip_to(self, time_us: int | None) -> None:
+        """Leave events out whose last given time is this one; None when there is none."""
+        if self.has_given and time_us is not None:
+            self._last_us = time_us
 
     def offset_us(self, event: Event) -> int:
         """The event's place on the time line, from the start; times may go back."""
-        time_us = event.time_us if self._has_given else event.recorded_us
+        time_us = event.time_us if self.has_given else event.recorded_us
         if time_us is None:
             time_us = self._last_us
+        if self.start_us is None:  # it had no events when its first ones were asked for
+            self.start_us = time_us
         assert time_us is not None
-        if self._start_us is None:
-            self._start_us = time_us
+        assert self.start_us is not None
         self._last_us = time_us
-        return time_us - self._start_us
+        return time_us - self.start_us
+
+    def start_text(self) -> str:
+        """When it starts, and by which clock if not by its own."""
+        if self.has_given:
+            return f"starts {time_text(self.start_us)} UTC"
+        return f"without times of its own, recorded from {time_text(self.start_us)} UTC"
 
 
 def offset_text(offset_us: int) -> str:
@@ -81,6 +94,16 @@ def time_text(time_us: int | None) -> str:
     except OverflowError:
         return f"{time_us} us"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def heading(info: SessionInfo) -> list[str]:
+    """What a transcript begins with: the session's name, user and title."""
+    words = [terminal.quote(info.name)]
+    if info.user_id is not None:
+        words.append(f"user {terminal.quote(info.user_id)}")
+    if info.title:
+        words.append(terminal.quote(terminal.clipped(info.title)))
+    return words
 
 
 def entry(event: Event, offset_us: int, *, clip: int | None = CLIP_CHARS) -> Parts:
@@ -115,7 +138,7 @@ def stray_entry(event: Event) -> Parts:
 
 
 def _label(label: str) -> str:
-    return terminal.escape(label)[:LABEL_CHARS]
+    return terminal.escape(label[:LABEL_CHARS])[:LABEL_CHARS]
 
 
 def _clipped(text: str, clip: int | None) -> str:

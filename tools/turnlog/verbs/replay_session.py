@@ -12,7 +12,7 @@ from engine.export import encode_line, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import existing_session, open_to_read
-from turnlog.transcript import FIRST_EVENTS, Timeline, entry, offset_text, time_text
+from turnlog.transcript import FIRST_EVENTS, Timeline, entry, heading, offset_text
 
 
 def run(
@@ -26,15 +26,14 @@ def run(
         assert info is not None
         timeline = Timeline(islice(session.events(), FIRST_EVENTS))
         if not as_json:
-            head = [terminal.quote(name), *(text for text in (info.user_id, info.title) if text)]
-            head.append(f"starts {time_text(timeline.start_us)} UTC")
-            screen.line(("  ".join(head), "bold"))
+            screen.line(("  ".join([*heading(info), timeline.start_text()]), "bold"))
         digest = blake2b(digest_size=16)
         count = 0
-        offset_us = 0
+        lasted_us = 0
         waited = _Pace(speed)
-        for event in islice(session.events(), limit):
+        for event in islice(session.events(last=info.last_sequence), limit):
             offset_us = timeline.offset_us(event)
+            lasted_us = max(lasted_us, offset_us)
             line = _line(event, offset_us)
             digest.update(encode_line(line).encode() + b"\n")
             count += 1
@@ -46,13 +45,11 @@ def run(
             else:
                 screen.line(*entry(event, offset_us, clip=None))
         if not as_json:
-            screen.line(
-                (
-                    f"{terminal.counted(count, 'event')} in {offset_text(offset_us)[1:]}, "
-                    f"content {digest.hexdigest()}",
-                    "bold",
-                )
-            )
+            events = terminal.counted(count, "event")
+            if limit is not None and count < info.event_count:
+                events = f"the first {count:,} of {terminal.counted(info.event_count, 'event')}"
+            lasted = offset_text(lasted_us).removeprefix("+")
+            screen.line((f"{events} in {lasted}, content {digest.hexdigest()}", "bold"))
     return ExitCode.OK
 
 
