@@ -91,7 +91,6 @@ def test_what_is_exported_is_what_was_given(turnlog: Any, calls: Path) -> None:
         pytest.param(["--tenant", "acme"], ["call-1"], id="tenant"),
         pytest.param(["--tenant", ""], ["call-1", *["call-2"] * 3], id="unnamed-tenant"),
         pytest.param(["--tenant", "acme", "--session", "call-1"], ["call-1"], id="both"),
-        pytest.param(["--tenant", "nobody"], [], id="unknown-tenant"),
     ],
 )
 def test_a_part_can_be_exported(

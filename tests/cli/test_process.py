@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,67 @@ def test_tail_follows_until_ctrl_c(command: list[str], calls: Path, options: lis
     process.send_signal(signal.SIGINT)
     rest, complaints = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, rest, complaints) == (ExitCode.INTERRUPTED, b"", b"")
+
+
+@pytest.mark.parametrize("options", [[], ["--session", "call-2"]], ids=["store", "session"])
+def test_tail_ends_when_its_reader_goes_away(
+    command: list[str], calls: Path, options: list[str]
+) -> None:
+    """Also while nothing is committed: it lived on until the next event."""
+    process = subprocess.Popen(
+        [*command, "tail", str(calls), "-f", "-n", "1", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == ExitCode.PIPE_CLOSED
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_ctrl_c_while_modules_are_loaded_is_quiet(repository: Path, tmp_path: Path) -> None:
+    """The command's first work is loading; an interrupt there left a traceback."""
+    (tmp_path / "turnlog_interrupted.py").write_text(
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'lmdb':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "import runpy\n"
+        "runpy.run_module('turnlog', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "turnlog_interrupted.py"), "stats", "x"],
+        env=dict(os.environ, PYTHONPATH=f"{repository}{os.pathsep}{repository / 'tools'}"),
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, b"", b"")
+
+
+@pytest.mark.parametrize("verb", ["stats", "import", "export", "check"])
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)], ids=["output", "error", "all"])
+def test_closed_standard_streams_cost_nothing(
+    command: list[str], calls: Path, tmp_path: Path, verb: str, closed: tuple[int, ...]
+) -> None:
+    """Without them the store's own files got their numbers, and their lack was a fault of ours."""
+    file = tmp_path / "more.jsonl"
+    file.write_text('{"session":"more","sequence":0,"kind":"note","body":1}\n{}\n')
+    line = [*command, verb, str(calls), *([str(file)] if verb == "import" else [])]
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *line],
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == (ExitCode.DAMAGED_INPUT if verb == "import" else ExitCode.OK)
+    if 2 not in closed:
+        assert b"internal" not in done.stderr
 
 
 def test_an_import_that_is_killed_goes_on(command: list[str], turnlog: Any, tmp_path: Path) -> None:

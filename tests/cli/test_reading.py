@@ -124,7 +124,7 @@ def test_replay_limit(turnlog: Any, calls: Path) -> None:
 
 
 def test_sessions_newest_first(turnlog: Any, calls: Path) -> None:
-    head, *rows = turnlog("sessions", calls).out.splitlines()
+    head, *rows = turnlog("sessions", calls, "--tenant", "").out.splitlines()
     assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) TITLE".split()
     assert [row.split()[:4] for row in rows] == [
         ["call-1", "u1", "1", "1"],
@@ -133,12 +133,52 @@ def test_sessions_newest_first(turnlog: Any, calls: Path) -> None:
     assert rows[1].endswith("Second")
 
 
-def test_sessions_by_page(turnlog: Any, calls: Path) -> None:
-    first, more = turnlog("sessions", calls, "--limit", 1, "--json").out.splitlines()
-    assert json.loads(first)["session"] == "call-1"
-    cursor = json.loads(more)["cursor"]
-    second = turnlog("sessions", calls, "--limit", 1, "--json", "--cursor", cursor).out
-    assert json.loads(second.splitlines()[0])["session"] == "call-2"
+def test_sessions_of_all_tenants(turnlog: Any, calls: Path) -> None:
+    """A store whose calls were all in tenants listed nothing."""
+    head, *rows = turnlog("sessions", calls).out.splitlines()
+    assert head.split()[:2] == ["TENANT", "SESSION"]
+    assert [row.split()[:4] for row in rows] == [
+        ["acme", "call-1", "-", "1"],
+        ["-", "call-1", "u1", "1"],
+        ["-", "call-2", "u2", "3"],
+    ]
+
+
+def test_sessions_without_tenants_have_no_column_for_them(turnlog: Any, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.session("s").create().result()
+    assert turnlog("sessions", tmp_path / "store").out.startswith("SESSION ")
+
+
+def test_sessions_by_page(turnlog: Any, tmp_path: Path) -> None:
+    """A cursor goes on over all tenants; every session comes once, newest first."""
+    path = tmp_path / "store"
+    expected = []
+    with Store.open(path) as store:
+        for number in range(23):
+            tenant = ("", "a", "b")[number % 3]
+            store.tenant(tenant).session(f"s{number}").create().result()
+            expected.insert(0, (tenant, f"s{number}"))
+    found = []
+    options: list[object] = []
+    while True:
+        *rows, last = map(
+            json.loads,
+            turnlog("sessions", path, "--limit", 5, "--json", *options).out.splitlines(),
+        )
+        if "cursor" not in last:
+            rows.append(last)
+        found += [(row["tenant"], row["session"]) for row in rows]
+        if "cursor" not in last:
+            break
+        options = ["--cursor", last["cursor"]]
+    assert found == expected
+
+
+def test_a_listing_of_nothing_says_so(turnlog: Any, calls: Path) -> None:
+    outcome = turnlog("sessions", calls, "--user", "u\x1b[31m")
+    assert outcome.code == 0
+    assert outcome.err == "no sessions of user 'u\\x1b[31m'\n"
 
 
 def test_sessions_of_a_user_and_of_a_tenant(turnlog: Any, calls: Path) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import typer
 
+from engine import Store
 from eventlog import errors
 from turnlog.cli import app
 from turnlog.exits import MEANINGS, ExitCode, exit_code_of
+
+from .conftest import acting
 
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
@@ -114,16 +117,121 @@ def test_reading_verbs_leave_a_store_as_it_was(turnlog: Any, verb: str, calls: P
     assert (calls / "data.mdb").read_bytes() == before
 
 
-@pytest.mark.parametrize("verb", READING)
-def test_what_is_no_store_is_called_so(turnlog: Any, verb: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("no store")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "note.txt").write_text("mine")
-    assert turnlog(*arguments(verb, file)).code == ExitCode.NOT_A_STORE
-    assert turnlog(*arguments(verb, folder)).code == ExitCode.NOT_A_STORE
-    assert [entry.name for entry in folder.iterdir()] == ["note.txt"]
+def no_store(kind: str, folder: Path) -> Path:
+    """A path at which something else is than a store."""
+    path = folder / ("damaged" if kind == "no-marker" else "odd\x1b[2J")
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "link":
+        path.symlink_to(folder / "gone")
+    elif kind == "nothing-in-a-file":
+        path.write_text("mine")
+        path = path / "store"
+    elif kind != "nothing":
+        path.mkdir()
+        if kind == "other-things":
+            (path / "note\x1b[31m.txt").write_text("mine")
+        elif kind == "no-marker":
+            (path / "data.mdb").write_text("mine")
+        elif kind == "stores-inside":
+            Store.open(path / "calls").close()
+        elif kind == "a-store's-file":
+            Store.open(path / "calls").close()
+            path = path / "calls" / "data.mdb"
+    return path
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("kind", "found", "hint"),
+    [
+        pytest.param("nothing", "there is nothing at", "turnlog simulate", id="nothing"),
+        pytest.param("empty", "is an empty folder", "turnlog simulate", id="empty"),
+        pytest.param("nothing-in-a-file", "file", "path", id="nothing-in-a-file"),
+        pytest.param("file", "is a file, and a store is a folder", "turnlog import", id="file"),
+        pytest.param("link", "is a link to", "Mend the link", id="link"),
+        pytest.param(
+            "other-things", r"with other things in it ('note\x1b[31m.txt')", "Check", id="other"
+        ),
+        pytest.param("no-marker", "no turnlog.json", "from a copy", id="no-marker"),
+        pytest.param("stores-inside", "with 1 store in it", "calls", id="stores-inside"),
+        pytest.param("a-store's-file", "is a file", "the store's folder", id="a-store's-file"),
+    ],
+)
+def test_what_is_no_store_is_told_as_found(
+    turnlog: Any, verb: str, tmp_path: Path, kind: str, found: str, hint: str
+) -> None:
+    """It was "not a turnlog store" for anything, and the hint was to check the path."""
+    files = tmp_path / "files"
+    files.mkdir()
+    path = no_store(kind, files)
+    before = {each: each.is_file() and each.read_bytes() for each in files.rglob("*")}
+    line = arguments(verb, path)
+    if verb == "import":
+        chat = tmp_path / "chat.jsonl"
+        chat.write_text('{"session":"s","sequence":0,"kind":"note","body":1}\n')
+        line.append(chat)
+    outcome = turnlog(*line, *(["--calls", 1, "--hours", 0.001] if verb == "simulate" else []))
+    if verb not in READING and kind in ("nothing", "empty", "link"):
+        assert outcome.code == ExitCode.OK or kind == "link"
+        return
+    refused = ExitCode.NOT_A_STORE
+    if verb not in READING and kind == "nothing-in-a-file":
+        refused = ExitCode.UNAVAILABLE
+    assert outcome.code == refused
+    first, second = outcome.err.removesuffix("\n").split("\n")
+    assert first.startswith("turnlog: ")
+    assert found in first
+    assert second.startswith("  hint: ")
+    assert hint in second
+    assert acting(outcome.err) == []
+    after = {each: each.is_file() and each.read_bytes() for each in files.rglob("*")}
+    assert after == before
+
+
+@pytest.mark.parametrize("verb", ["import", "simulate"])
+def test_a_store_in_a_folder_that_is_missing(turnlog: Any, verb: str, tmp_path: Path) -> None:
+    chat = tmp_path / "chat.jsonl"
+    chat.write_text('{"session":"s","sequence":0,"kind":"note","body":1}\n')
+    line = [verb, tmp_path / "no" / "store", *([chat] if verb == "import" else [])]
+    outcome = turnlog(*line)
+    assert outcome.code == ExitCode.UNAVAILABLE
+    assert "there is no folder" in outcome.err
+    assert "mkdir -p" in outcome.err
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("verb", ["replay", "show", "tail", "export", "sessions"])
+def test_an_unknown_tenant_is_a_negative_answer(turnlog: Any, verb: str, calls: Path) -> None:
+    """A listing or an export of a tenant that is not there was empty, as if it had no sessions."""
+    outcome = turnlog(*arguments(verb, calls), "--tenant", "no\x1b[31mbody")
+    assert outcome.code == ExitCode.NEGATIVE
+    assert outcome.out == ""
+    assert r"no tenant 'no\x1b[31mbody'" in outcome.err
+    assert "Tenants of this store: acme." in outcome.err
+
+
+def test_an_unknown_tenant_of_a_store_without_tenants(turnlog: Any, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.session("s").create().result()
+    outcome = turnlog("sessions", tmp_path / "store", "--tenant", "acme")
+    assert outcome.code == ExitCode.NEGATIVE
+    assert "leave --tenant out" in outcome.err
+
+
+def test_a_session_of_another_tenant_is_pointed_at(turnlog: Any, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.tenant("a b").session("theirs").create().result()
+        store.session("ours").create().result()
+        for number in range(12):
+            store.tenant(f"t{number:02d}").session("many").create().result()
+    outcome = turnlog("show", tmp_path / "store", "theirs")
+    assert outcome.code == ExitCode.NEGATIVE
+    assert "of another tenant; name it with --tenant: 'a b'." in outcome.err
+    outcome = turnlog("show", tmp_path / "store", "ours", "--tenant", "a b")
+    assert "no session ours of tenant 'a b'" in outcome.err
+    assert "leave --tenant out" in outcome.err
+    assert "t09 and 2 more." in turnlog("show", tmp_path / "store", "many").err
 
 
 @pytest.mark.parametrize("verb", ["replay", "show", "tail", "export"])
@@ -140,8 +248,6 @@ def test_an_unknown_session_is_a_negative_answer(turnlog: Any, verb: str, calls:
 def test_names_that_look_like_options_follow_two_dashes(
     turnlog: Any, verb: str, tmp_path: Path
 ) -> None:
-    from engine import Store
-
     path = tmp_path / "-store"
     with Store.open(path) as store:
         store.session("--help").append({"role": "user", "content": "odd"}).result()

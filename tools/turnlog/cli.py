@@ -5,10 +5,12 @@ Invariants:
        traceback (but with ``--traceback``), and the exit code is one of ``turnlog.exits``.
     2. Verbs that only read never create a store.
     3. No option comes from data: ``--`` ends options, and nothing else is read than arguments.
+    4. A standard stream that is closed, full or gone changes no other file and shows no traceback.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -40,6 +42,7 @@ class Verbs(TyperGroup):
         **extra: Any,
     ) -> NoReturn:
         """Run one command line and leave with its exit code."""
+        _open_closed_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         show_traceback = _takes_traceback(arguments)
         try:
@@ -65,7 +68,10 @@ class Verbs(TyperGroup):
         except OSError as error:
             if show_traceback:
                 traceback.print_exc()
-            terminal.complain(_os_message(error), "Check the path and its permissions.")
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+                terminal.complain(_os_message(error), "Make room where the output goes.")
+            else:
+                terminal.complain(_os_message(error), "Check the path and its permissions.")
             code = ExitCode.UNAVAILABLE
         except Exception as error:  # the top: what nobody foresaw is one line too
             if show_traceback:
@@ -106,6 +112,20 @@ def _takes_traceback(arguments: list[str]) -> bool:
         return False
     arguments.remove("--traceback")
     return True
+
+
+def _open_closed_streams() -> None:
+    """Open what the caller closed of standard input, output and error, reading and writing nothing.
+
+    Else the store's files would get these numbers, and whatever a library says would go into them.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+        name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[descriptor]
+        if getattr(sys, name) is None:
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 it stays
+            setattr(sys, name, stream)
+    os.close(descriptor)
 
 
 def _leave_pipe() -> None:
@@ -304,10 +324,13 @@ def sessions(
         str | None,
         typer.Option("--cursor", metavar="TEXT", help="Go on where a listing before stopped."),
     ] = None,
-    tenant: TenantName = "",
+    tenant: AnyTenantName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions, newest activity first."""
+    """List sessions, newest activity first.
+
+    Without --tenant those of all tenants; --tenant '' means the sessions without a tenant.
+    """
     from turnlog.verbs import list_sessions
 
     _leave(

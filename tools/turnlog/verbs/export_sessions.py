@@ -1,4 +1,10 @@
-"""``turnlog export``: events as JSON lines, one a line, sessions in the order of their names."""
+"""``turnlog export``: events as JSON lines, one a line, sessions in the order of their names.
+
+Invariants:
+    1. An export holds the events up to the store's last position when it began, and all of them,
+       whatever is written meanwhile. So it ends, and what one commit wrote is in it whole or not.
+    2. A file appears under its name once it is complete and on disk.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,18 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-from engine import Session, Store, Tenant
+from engine import Session, Store
 from engine.export import event_to_line
 from eventlog.errors import UsageError
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import existing_session, open_to_read, session_names, tenant_names
+from turnlog.stores import (
+    existing_session,
+    known_tenant,
+    open_to_read,
+    session_names,
+    tenant_names,
+)
 
 FLUSH_LINES = 256  # lines written together
 
@@ -24,31 +36,38 @@ def run(
     path: Path, *, output: Path | None, force: bool, session: str | None, tenant: str | None
 ) -> ExitCode:
     """Write the export to standard output, or to a file that appears once it is complete."""
-    with open_to_read(path) as store, terminal.ProgressBar("exporting", store.last_position) as bar:
-        sessions = _chosen(store, session, tenant)
-        if output is None:
-            with _standard_output() as stream:
-                _write(sessions, stream, bar)
-        else:
-            with _new_file(output, replace=force) as stream:
-                _write(sessions, stream, bar)
+    with open_to_read(path) as store:
+        last = store.last_position
+        sessions = _chosen(store, session, tenant, last)
+        with terminal.ProgressBar("exporting", last) as bar:
+            if output is None:
+                with _standard_output() as stream:
+                    _write(sessions, last, stream, bar)
+            else:
+                with _new_file(output, replace=force) as stream:
+                    _write(sessions, last, stream, bar)
     return ExitCode.OK
 
 
-def _chosen(store: Store, session: str | None, tenant: str | None) -> Iterator[Session]:
+def _chosen(store: Store, session: str | None, tenant: str | None, last: int) -> Iterator[Session]:
     if session is not None:
-        yield existing_session(store.tenant(tenant or ""), session)
-        return
-    for name in tenant_names(store) if tenant is None else [tenant]:
-        world: Tenant = store.tenant(name)
-        for session_name in session_names(world):
-            yield world.session(session_name)
+        return iter([existing_session(store, tenant or "", session)])
+    tenants = tenant_names(store) if tenant is None else [known_tenant(store, tenant).name]
+    return (
+        store.tenant(name).session(session_name)
+        for name in tenants
+        for session_name in session_names(store, name, last)
+    )
 
 
-def _write(sessions: Iterator[Session], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
+def _write(
+    sessions: Iterator[Session], last: int, stream: IO[bytes], bar: terminal.ProgressBar
+) -> None:
     for session in sessions:
         lines: list[str] = []
         for event in session.events():
+            if event.position > last:
+                break
             lines.append(event_to_line(event))
             if len(lines) == FLUSH_LINES:
                 _flush(lines, stream, bar)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from pathlib import Path
 
-from engine import SessionInfo
+from engine import SessionInfo, SessionPage, Store
 from engine.export import escape
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import open_to_read
+from turnlog.stores import known_tenant, open_to_read
 from turnlog.transcript import time_text
 
-_HEADER = ("SESSION", "USER", "EVENTS", "MESSAGES", "LAST ACTIVITY (UTC)", "TITLE")
-_COUNTS = frozenset({2, 3})
+_HEADER = ("TENANT", "SESSION", "USER", "EVENTS", "MESSAGES", "LAST ACTIVITY (UTC)", "TITLE")
+_COUNTS = frozenset({3, 4})
 
 
 def run(
@@ -21,33 +22,54 @@ def run(
     user: str | None,
     limit: int,
     cursor: str | None,
-    tenant: str,
+    tenant: str | None,
     as_json: bool,
 ) -> ExitCode:
-    """Write one page of the listing."""
+    """Write one page of the listing, of all tenants when none is named."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
-        page = store.tenant(tenant).sessions(limit=limit, cursor=cursor, user_id=user)
+        tenants = store.tenants()
+        if tenant is None:
+            page = _of_all(store, tenants, limit, cursor, user)
+        else:
+            page = known_tenant(store, tenant).sessions(limit, cursor, user)
     if as_json:
         for info in page.sessions:
             screen.data(_mapping(info))
         if page.cursor is not None:
             screen.data({"cursor": page.cursor})
         return ExitCode.OK
-    screen.table(_HEADER, [_row(info) for info in page.sessions], right=_COUNTS)
+    shown = 0 if tenant is None and tenants != [""] else 1  # the tenant only where it says anything
+    rows = [_row(info)[shown:] for info in page.sessions]
+    screen.table(_HEADER[shown:], rows, right=frozenset(column - shown for column in _COUNTS))
+    if not rows:
+        terminal.note("no sessions" + ("" if user is None else f" of user {terminal.quote(user)}"))
     if page.cursor is not None:
         terminal.note(f"more: --cursor {page.cursor}")
     return ExitCode.OK
 
 
+def _of_all(
+    store: Store, tenants: list[str], limit: int, cursor: str | None, user: str | None
+) -> SessionPage:
+    """One page over all tenants; a cursor is a position, so it is one for all of them."""
+    if len(tenants) <= 1:
+        return store.tenant(tenants[0] if tenants else "").sessions(limit, cursor, user)
+    pages = (store.tenant(name).sessions(limit, cursor, user) for name in tenants)
+    infos = (info for page in pages for info in page.sessions)
+    newest = nlargest(limit, infos, key=lambda info: info.last_position)
+    return SessionPage(newest, str(newest[-1].last_position) if len(newest) == limit else None)
+
+
 def _row(info: SessionInfo) -> tuple[str, ...]:
     return (
+        terminal.quote(info.tenant) if info.tenant else "-",
         terminal.quote(info.name),
         "-" if info.user_id is None else terminal.quote(info.user_id),
         f"{info.event_count:,}",
         f"{info.message_count:,}",
         time_text(info.updated_us),
-        info.title or "",
+        terminal.clipped(info.title or ""),
     )
 
 

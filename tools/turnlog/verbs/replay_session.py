@@ -21,7 +21,7 @@ def run(
     """Write the session's events in order, waiting between them when a speed is given."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
-        session = existing_session(store.tenant(tenant), name)
+        session = existing_session(store, tenant, name)
         info = session.info()
         assert info is not None
         timeline = Timeline(islice(session.events(), FIRST_EVENTS))

@@ -19,7 +19,7 @@ def run(
     """Write the last ``limit`` events of a session, or all of them."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
-        session = existing_session(store.tenant(tenant), name)
+        session = existing_session(store, tenant, name)
         info = session.info()
         assert info is not None
         first = 0 if limit is None else max(0, info.last_sequence + 1 - limit)

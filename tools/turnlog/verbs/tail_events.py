@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import select
+import sys
 from collections import deque
 from collections.abc import Iterable
+from io import UnsupportedOperation
 from pathlib import Path
+from threading import Thread
 
-from engine import Event, Store, Tenant
+from engine import Event, Session, Store, Subscription
 from engine.export import line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import existing_session, open_to_read
+from turnlog.stores import existing_session, known_tenant, open_to_read
 from turnlog.transcript import stray_entry
 
 
@@ -27,37 +31,62 @@ def run(
     screen = terminal.Screen()
     with open_to_read(path) as store:
         if session is not None:
-            world = store.tenant(tenant or "")
-            _tail_session(screen, world, session, count=count, follow=follow, as_json=as_json)
+            found = existing_session(store, tenant or "", session)
+            _tail_session(screen, found, count=count, follow=follow, as_json=as_json)
             return ExitCode.OK
+        if tenant is not None:
+            known_tenant(store, tenant)
         last = store.last_position
         _write(screen, _newest(store, last, count, tenant), as_json)
         if follow:
-            screen.flush()
             with store.subscribe(after=last) as subscription:
-                _write(screen, _of_tenant(subscription, tenant), as_json, live=True)
+                _follow(screen, subscription, _of_tenant(subscription, tenant), as_json)
     return ExitCode.OK
 
 
 def _tail_session(
-    screen: terminal.Screen,
-    world: Store | Tenant,
-    name: str,
-    *,
-    count: int,
-    follow: bool,
-    as_json: bool,
+    screen: terminal.Screen, session: Session, *, count: int, follow: bool, as_json: bool
 ) -> None:
-    session = existing_session(world, name)
     info = session.info()
     assert info is not None
     last = info.last_sequence
     if count:
         _write(screen, session.events(first=max(0, last + 1 - count), last=last), as_json)
     if follow:
-        screen.flush()
         with session.subscribe(after=last) as subscription:
-            _write(screen, subscription, as_json, live=True)
+            _follow(screen, subscription, subscription, as_json)
+
+
+def _follow(
+    screen: terminal.Screen, subscription: Subscription, events: Iterable[Event], as_json: bool
+) -> None:
+    """Write events as they come, until whoever reads them goes away.
+
+    Raises:
+        BrokenPipeError: The reader is gone; told also while nothing comes.
+    """
+    screen.flush()
+    gone: list[bool] = []
+    _watch_reader(subscription, gone)
+    _write(screen, events, as_json, live=True)
+    if gone:
+        raise BrokenPipeError
+
+
+def _watch_reader(subscription: Subscription, gone: list[bool]) -> None:
+    """End a subscription when the other end of standard output is closed."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)  # only errors and hang-ups are told
+    except (OSError, UnsupportedOperation):
+        return  # no file, so nobody who could hang up
+
+    def watch() -> None:
+        poller.poll()
+        gone.append(True)
+        subscription.close()
+
+    Thread(target=watch, name="turnlog-reader", daemon=True).start()
 
 
 def _of_tenant(events: Iterable[Event], tenant: str | None) -> Iterable[Event]:
