@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -147,6 +148,43 @@ def test_a_store_that_is_being_written_can_be_exported(command: list[str], calls
         )
     assert len(done.stdout.splitlines()) == 6
     assert b"Still talking" in done.stdout
+
+
+def test_an_export_ends_at_one_position_while_calls_go_on(
+    command: list[str], tmp_path: Path
+) -> None:
+    """Each session was read up to its end at another moment, new sessions included or not."""
+    path = tmp_path / "store"
+    stop = Event()
+    with Store.open(path) as store:
+
+        def talk(number: int) -> None:
+            name = f"new-{number:06d}" if number % 3 == 0 else f"call-{number % 40:02d}"
+            store.session(name).append_event("note", {"n": number}).result()
+
+        def talk_on() -> None:
+            number = 2_000
+            while not stop.is_set():
+                talk(number)
+                number += 1
+
+        for number in range(2_000):
+            talk(number)
+        talker = Thread(target=talk_on)
+        talker.start()
+        try:
+            done = subprocess.run(
+                [*command, "export", str(path)],
+                capture_output=True,
+                timeout=DEADLINE_S,
+                check=True,
+            )
+        finally:
+            stop.set()
+            talker.join()
+    numbers = [json.loads(line)["body"]["n"] for line in done.stdout.splitlines()]
+    assert len(numbers) >= 2_000
+    assert sorted(numbers) == list(range(len(numbers)))
 
 
 def test_the_module_runs(command: list[str], calls: Path, repository: Path) -> None:

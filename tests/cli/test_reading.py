@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Store
+from turnlog import stores
 from turnlog.exits import ExitCode
 
 from .conftest import acting, fill_with_everything
@@ -356,3 +357,26 @@ def test_replay_says_how_much_of_it_is_shown(turnlog: Any, calls: Path) -> None:
         "the first 2 of 3 events in 00:00.500"
         in turnlog("replay", calls, "call-2", "--limit", 2).out
     )
+
+
+def test_sessions_that_move_while_they_are_listed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that is written meanwhile moves to the front of the listing, past its cursor."""
+    monkeypatch.setattr(stores, "PAGE_SESSIONS", 2)
+    with Store.open(tmp_path / "store") as store:
+        for number in range(6):
+            store.session(f"s{number}").create().result()
+        store.tenant("other").session("s9").create().result()
+        last = store.last_position
+        listing = store.sessions
+
+        def listing_and_writing(**options: Any) -> Any:
+            page = listing(**options)
+            if options["cursor"] is None:
+                store.session("s0").append_event("note", 1).result()
+                store.tenant("other").session("s9").append_event("note", 1).result()
+            return page
+
+        monkeypatch.setattr(store, "sessions", listing_and_writing)
+        assert stores.session_names(store, "", last) == [f"s{number}" for number in range(6)]
