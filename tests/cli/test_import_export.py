@@ -195,7 +195,9 @@ def test_other_content_is_a_conflict_and_the_others_go_on(turnlog: Any, tmp_path
     file = write(tmp_path / "b.jsonl", [*chat("z", 1), *other, *chat("c", 2)])
     outcome = turnlog("import", store, file)
     assert outcome.code == ExitCode.DAMAGED_INPUT
-    assert f"{file}:2: session a: the store holds another event at sequence 1" in outcome.err
+    blame = "session a: the store holds another event at sequence 1; 4 events left out"
+    assert f"{file}:3: {blame}\n" in outcome.err
+    assert outcome.out == "imported 3 events of 2 sessions; left out 1 session, 4 events\n"
     with Store.open(store, create=False) as opened:
         assert opened.session("a").info().event_count == 3  # type: ignore[union-attr]
         assert opened.session("c").info().event_count == 2  # type: ignore[union-attr]
@@ -209,7 +211,7 @@ def test_an_id_that_is_taken_leaves_out_its_session_only(turnlog: Any, tmp_path:
     outcome = turnlog("import", store, write(tmp_path / "x.jsonl", [*a, *b, *c]), "--json")
     assert outcome.code == ExitCode.DAMAGED_INPUT
     (damage,) = json.loads(outcome.out)["damaged"]
-    assert damage["session"] == "b"
+    assert (damage["session"], damage["line"], damage["events"]) == ("b", 4, 2)
     with Store.open(store, create=False) as opened:
         assert [opened.session(name).exists for name in "abc"] == [True, False, True]
 
@@ -247,6 +249,39 @@ def test_nothing_of_a_damaged_session_and_all_of_the_others(
     assert reason in outcome.err
     with Store.open(tmp_path / "store", create=False) as opened:
         assert [opened.session(name).exists for name in "abc"] == [True, False, True]
+
+
+def test_what_is_left_out_of_a_session_is_told_once(turnlog: Any, tmp_path: Path) -> None:
+    """A damaged session was one message for each of its lines."""
+    bad = '{"session":"b","sequence":'
+    lines: list[Any] = [*chat("a", 2), *chat("b", 2), *[bad] * 7, *chat("c", 2)]
+    file = write(tmp_path / "x.jsonl", [x if isinstance(x, str) else json.dumps(x) for x in lines])
+    outcome = turnlog("import", tmp_path / "text", file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    (line,) = (line for line in outcome.err.splitlines())
+    assert line.startswith(f"turnlog: {file}:5: session b: ")
+    assert line.endswith(", and 6 more bad lines; 9 events left out")
+    result = json.loads(turnlog("import", tmp_path / "json", file, "--json").out)
+    (damage,) = result["damaged"]
+    reason = damage.pop("reason")
+    assert "JSON" in reason
+    assert damage == {
+        "file": str(file),
+        "line": 5,
+        "tenant": "",
+        "session": "b",
+        "more_lines": 6,
+        "events": 9,
+    }
+
+
+def test_a_file_of_garbage_does_not_flood_the_terminal(turnlog: Any, tmp_path: Path) -> None:
+    lines = [json.dumps(chat("a", 1)[0]), *(["garbage"] * 5_000)]
+    outcome = turnlog("import", tmp_path / "store", write(tmp_path / "x.jsonl", lines), "--json")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert len(outcome.err.splitlines()) == 101
+    assert "--json" in outcome.err.splitlines()[-1]
+    assert len(json.loads(outcome.out)["damaged"]) == 5_000
 
 
 @pytest.mark.parametrize(
@@ -288,7 +323,7 @@ def test_what_no_store_takes_leaves_out_its_session_only(turnlog: Any, tmp_path:
     damaged = json.loads(outcome.out)["damaged"]
     assert [(Path(damage["file"]).name, damage["line"]) for damage in damaged] == [
         ("deep.jsonl", 1),
-        ("x.jsonl", 3),
+        ("x.jsonl", 19_503),
     ]
     with Store.open(tmp_path / "store", create=False) as opened:
         names = sorted(info.name for info in opened.sessions().sessions)

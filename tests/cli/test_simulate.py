@@ -83,10 +83,19 @@ def test_calls_that_exist_are_not_touched(turnlog: Any, tmp_path: Path) -> None:
         last = store.last_position
     outcome = turnlog("simulate", path, *SHORT)
     assert outcome.code == ExitCode.NEGATIVE
-    assert "call-0001" in outcome.err
+    assert "3 of 3 calls are in the store already, call-0001 the first" in outcome.err
+    assert "--prefix b-call-" in outcome.err
+    assert "new store" in outcome.err
     with Store.open(path, create=False) as store:
         assert store.last_position == last
     assert turnlog("simulate", path, *SHORT, "--prefix", "night-").code == 0
+
+
+def test_one_call_is_no_calls(turnlog: Any, tmp_path: Path) -> None:
+    """Counts and nouns agree: it said "1 calls" and "1 tenants"."""
+    outcome = turnlog("simulate", tmp_path / "store", "--calls", 1, "--hours", 0.001)
+    assert "1 call at once over 0.001 h" in outcome.out
+    assert "(1 tenant, 1 session, " in turnlog("check", tmp_path / "store").out
 
 
 def test_a_script_is_read_lazily() -> None:

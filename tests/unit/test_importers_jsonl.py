@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -84,6 +85,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         metadata={"k": b"1"},
         tenant="acme",
         lines=(1, 2),
+        event_lines=array("Q", [1, 2]),
     )
 
 
@@ -206,6 +208,24 @@ def test_all_damaged_lines_of_a_session_are_named(tmp_path: Path) -> None:
     sessions, damage = _read(tmp_path, [bad, _line("a", 1), bad, _line("a", 1), _line("a", 2)])
     assert sessions == []
     assert [item.line for item in damage] == [1, 3, 4]
+
+
+def test_a_lost_line_is_blamed_once(tmp_path: Path) -> None:
+    """Every later event of the session was called damaged too, one message each."""
+    lines = [_line("a", 0), "garbage", *(_line("a", number) for number in range(2, 50))]
+    sessions, damage = _read(tmp_path, lines)
+    assert sessions == []
+    assert [(item.line, item.session, item.events) for item in damage] == [
+        (2, None, None),
+        (3, "a", 49),
+    ]
+
+
+def test_a_repeated_part_is_blamed_once(tmp_path: Path) -> None:
+    part = [_line("a", number) for number in range(10)]
+    sessions, damage = _read(tmp_path, [*part, *part])
+    assert sessions == []
+    assert [(item.line, item.events) for item in damage] == [(11, 20)]
 
 
 def test_a_byte_order_mark_breaks_the_first_line(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def _session(
         [],
         tenant=group.tenant,
         lines=(group.numbers[0], group.numbers[-1]),
+        event_lines=group.numbers,
     )
     is_broken = False
     previous: int | None = None
@@ -165,16 +166,25 @@ def _session(
     for offset, number in zip(group.offsets, group.numbers, strict=True):
         file.seek(offset)
         line = next(read_lines(file), Line(number, offset, b""))
+        before = (previous, previous_line)
         try:
             event = _event(decoder, line, group)
             assert event.sequence is not None
-            _check_order(event.sequence, previous, (previous_line, number), lost)
+            # What follows a line is judged by it, also when it is out of place: named once only.
+            previous, previous_line = event.sequence, number
+            _check_order(event.sequence, before[0], (before[1], number), lost)
         except BadRecordError as error:
             is_broken = True
             session.events.clear()
-            yield Damage(file_name, number, group.session, error.reason)
+            yield Damage(
+                file_name,
+                number,
+                group.session,
+                error.reason,
+                tenant=group.tenant,
+                events=len(group.numbers),
+            )
             continue
-        previous, previous_line = event.sequence, number
         if is_broken:
             continue
         session.events.append(event)

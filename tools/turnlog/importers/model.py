@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ class ParsedSession:
         metadata: What the format says about the session beside its turns.
         tenant: The tenant; empty for all foreign formats.
         lines: First and last line of the file that the session was read from, inclusive, from 1.
+        event_lines: The line of each event, from 1, where every event has one of its own.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ParsedSession:
     metadata: dict[str, Any] | None = None
     tenant: str = ""
     lines: tuple[int, int] | None = None
+    event_lines: Sequence[int] | None = None
 
 
 @dataclass(slots=True)
@@ -85,12 +88,17 @@ class Damage:
         line: The line, from 1, or None when the whole file is meant.
         session: The session's name, as far as it could be told.
         reason: What is wrong, in one sentence.
+        tenant: The session's tenant; empty where none is named.
+        events: How many events of the file belong to the session, all of them left out; None where
+            nobody can tell.
     """
 
     file: str
     line: int | None
     session: str | None
     reason: str
+    tenant: str = ""
+    events: int | None = None
 
 
 class BadRecordError(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.export import escape
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read
@@ -17,16 +18,19 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
         report = store.check()
     code = ExitCode.OK if report.ok else ExitCode.NEGATIVE
     if as_json:
-        findings = [{"where": each.where, "message": each.message} for each in report.findings]
+        findings = escape(
+            [{"where": each.where, "message": each.message} for each in report.findings]
+        )
         screen.data({"ok": report.ok, "findings": findings, "counts": report.counts})
         return code
     for finding in report.findings:
         screen.line((finding.where, "bold"), ": ", finding.message)
-    counts = ", ".join(f"{_number(value)} {key}" for key, value in report.counts.items())
     verdict = "no findings" if report.ok else terminal.counted(len(report.findings), "finding")
+    counts = ", ".join(_counted(value, key) for key, value in report.counts.items())
     screen.line((verdict, "green" if report.ok else "red"), f" ({counts})" if counts else "")
     return code
 
 
-def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _counted(count: int, key: str) -> str:
+    """A count and what it counts, from a key like ``hot_records``."""
+    return terminal.counted(count, key.replace("_", " ").removesuffix("s"))

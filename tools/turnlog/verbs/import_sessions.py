@@ -4,11 +4,12 @@ Invariants:
     1. A session is imported only after it was read whole and compared with what the store holds.
     2. What the store holds of a session must be the beginning of what the file holds, event for
        event; then the rest is appended, and nothing when there is no rest. Else it is a conflict.
+    3. What is left out of a session is told once: the first line to blame, and how much it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from engine import Store
 from engine.drafting import draft_event
 from engine.export import encode_line, escape, escape_line, line_mapping
 from engine.kinds import CONTROLS
-from eventlog.errors import ConflictError, DamagedInputError, TurnlogError, UsageError
+from eventlog.errors import (
+    ConflictError,
+    DamagedInputError,
+    DuplicateIdError,
+    TurnlogError,
+    UsageError,
+)
 from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
 from turnlog import importers, terminal
 from turnlog.exits import ExitCode
@@ -40,13 +47,28 @@ _FACTS = (
 )
 
 
+NAMED_MAX = 100  # of what is left out, on standard error; all of it is in the result
+
+
+class _RefusedError(TurnlogError):
+    """A session is not taken; the sequence tells which of its events is to blame."""
+
+    def __init__(self, message: str, sequence: int) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+
+
 # What one session does not get past, while the others go on.
-_REFUSALS = (ConflictError, DamagedInputError, UsageError)
+_REFUSALS = (_RefusedError, ConflictError, DamagedInputError, UsageError)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the files' sessions."""
+    """What became of the files' sessions.
+
+    Attributes:
+        damaged: What was left out, one entry a session, or a line or file that names none.
+    """
 
     sessions: int = 0
     events: int = 0
@@ -64,6 +86,13 @@ class _Session:
     tenant: str
     name: str
     lines: list[Line]
+    event_lines: Sequence[int] | None
+
+    def line_of(self, number: int | None) -> int | None:
+        """The line of the file that holds an event, or else the session's first."""
+        if number is None or self.event_lines is None or number >= len(self.event_lines):
+            return self.first_line
+        return self.event_lines[number]
 
 
 def run(
@@ -79,12 +108,13 @@ def run(
         for file in files:
             for item in _read(file, format):
                 if isinstance(item, importers.Damage):
-                    batch.report(item.file, item.line, item.session, item.reason)
+                    batch.report(item, tenant)
                 else:
                     batch.add(_prepared(str(file), item, tenant))
                     bar.advance(0, f"{tally.events:,} events, {file.name}")
             bar.advance(file.stat().st_size)
         batch.load()
+        batch.tell()
     if as_json:
         screen.data(
             {
@@ -96,12 +126,25 @@ def run(
             }
         )
     else:
-        screen.line(
-            f"imported {counted(tally.events, 'event')} of {counted(tally.sessions, 'session')}"
-            f"; skipped {counted(tally.skipped_events, 'event')} that were there"
-            f"; left out {counted(len(tally.damaged), 'damaged part')}"
-        )
+        screen.line("; ".join(_summary(tally)))
     return ExitCode.DAMAGED_INPUT if tally.damaged else ExitCode.OK
+
+
+def _summary(tally: Tally) -> Iterator[str]:
+    yield f"imported {counted(tally.events, 'event')} of {counted(tally.sessions, 'session')}"
+    if tally.skipped_events:
+        yield f"skipped {counted(tally.skipped_events, 'event')} that the store has already"
+    if tally.damaged:
+        events = sum(entry["events"] or 0 for entry in tally.damaged)
+        sessions = sum(entry["session"] is not None for entry in tally.damaged)
+        others = len(tally.damaged) - sessions
+        left = [counted(sessions, "session")] if sessions else []
+        left += [counted(others, "part") + " that names no session"] if others else []
+        words = f"left out {' and '.join(left)}"
+        if events:
+            at_least = any(entry["events"] is None for entry in tally.damaged)
+            words += f", {'at least ' if at_least else ''}{counted(events, 'event')}"
+        yield words
 
 
 def _refuse_unknown(format: str | None) -> None:
@@ -152,7 +195,7 @@ def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) ->
         empty: Line = {"tenant": into, "session": parsed.name, "kind": "open", "sequence": 0}
         lines.append({**empty, "parent": None, "opening": opening or None})
     first_line = None if parsed.lines is None else parsed.lines[0]
-    return _Session(file, first_line, into, parsed.name, lines)
+    return _Session(file, first_line, into, parsed.name, lines, parsed.event_lines)
 
 
 def _refuse_unfit(session: _Session) -> None:
@@ -161,23 +204,27 @@ def _refuse_unfit(session: _Session) -> None:
     Asked before anything is written, since a long session is committed in pieces.
 
     Raises:
-        UsageError: A value that cannot be stored, a sequence that is missing, or branches, which
+        _RefusedError: A value that cannot be stored, a sequence that is missing, or branches, which
             the linear history of this release would flatten.
     """
     head: int | None = None
     for number, line in enumerate(session.lines):
         if line["sequence"] != number:
-            raise UsageError(f"sequence {number} is missing")
+            raise _RefusedError(f"sequence {number} is missing", number)
         is_control = line["kind"] in CONTROLS
         if line["parent"] != (None if is_control else head):
-            raise UsageError(
+            raise _RefusedError(
                 f"sequence {number} does not follow the event before it; sessions with branches "
-                "cannot be imported"
+                "cannot be imported",
+                number,
             )
         if not is_control:
             head = number
         facts = {key: line.get(key) for key in _FACTS}
-        draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
+        try:
+            draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
+        except UsageError as error:
+            raise _RefusedError(str(error), number) from error
 
 
 class _Batch:
@@ -188,14 +235,54 @@ class _Batch:
         self._tally = tally
         self._sessions: dict[tuple[str, str], tuple[_Session, list[Line]]] = {}
         self._events = 0
+        self._untold = False  # the last entry of what is left out; more of it may come
 
-    def report(self, file: str, line: int | None, session: str | None, reason: str) -> None:
-        """Name what is left out, on standard error and for the result."""
+    def report(self, damage: importers.Damage, tenant: str | None = None) -> None:
+        """Take what is left out for the result; the lines of one session are one entry.
+
+        Args:
+            damage: What is left out.
+            tenant: The tenant that its session should have gone to, None for its own.
+        """
+        into = damage.tenant if tenant is None else tenant
+        place = {"file": damage.file, "tenant": into, "session": damage.session}
+        last = self._tally.damaged[-1] if self._tally.damaged else {}
+        if damage.session is not None and place.items() <= last.items():
+            last["more_lines"] += 1
+            return
+        self.tell()
+        self._untold = True
         self._tally.damaged.append(
-            {"file": file, "line": line, "session": session, "reason": reason}
+            {
+                **place,
+                "line": damage.line,
+                "reason": damage.reason,
+                "more_lines": 0,
+                "events": damage.events,
+            }
         )
-        where = terminal.escape(file) if line is None else f"{terminal.escape(file)}:{line}"
-        what = "" if session is None else f"session {terminal.quote(session)}: "
+
+    def tell(self) -> None:
+        """Name on standard error what was left out last, unless that was done."""
+        if not self._untold:
+            return
+        self._untold = False
+        count = len(self._tally.damaged)
+        if count > NAMED_MAX:
+            if count == NAMED_MAX + 1:
+                terminal.note("more is left out; --json names all of it")
+            return
+        entry = self._tally.damaged[-1]
+        where = entry["file"] if entry["line"] is None else f"{entry['file']}:{entry['line']}"
+        what = ""
+        if entry["session"] is not None:
+            of_tenant = f"{terminal.quote(entry['tenant'])}/" if entry["tenant"] else ""
+            what = f"session {of_tenant}{terminal.quote(entry['session'])}: "
+        reason = entry["reason"]
+        if entry["more_lines"]:
+            reason += f", and {counted(entry['more_lines'], 'more bad line')}"
+        if entry["events"]:
+            reason += f"; {counted(entry['events'], 'event')} left out"
         terminal.complain(f"{where}: {what}{reason}")
 
     def add(self, session: _Session) -> None:
@@ -206,7 +293,7 @@ class _Batch:
         try:
             rest = self._rest(session)
         except _REFUSALS as error:
-            self._report(session, error)
+            self._refuse(session, session.lines, error)
             return
         if not rest:
             self._tally.skipped_sessions += 1
@@ -228,7 +315,7 @@ class _Batch:
             self._load([line for _, rest in waiting for line in rest])
         except _REFUSALS as error:
             if len(waiting) == 1:
-                self._report(waiting[0][0], error)
+                self._refuse(*waiting[0], error)
                 return
             for session, _ in waiting:
                 self.add(session)
@@ -242,16 +329,34 @@ class _Batch:
     def _load(self, lines: list[Line]) -> None:
         self._store.load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
 
-    def _report(self, session: _Session, error: TurnlogError) -> None:
-        reason = error.reason if isinstance(error, DamagedInputError) else str(error)
-        self.report(session.file, session.first_line, session.name, reason)
+    def _refuse(self, session: _Session, rest: list[Line], error: TurnlogError) -> None:
+        """Take a session that the store refuses, with the line that is to blame as far as known."""
+        reason = str(error)
+        number: int | None = None
+        if isinstance(error, _RefusedError):
+            number = error.sequence
+        elif isinstance(error, DamagedInputError):
+            reason = error.reason
+            number = len(session.lines) - len(rest) + (error.line or 1) - 1
+        elif isinstance(error, DuplicateIdError):
+            ids = [line["id"] for line in session.lines]
+            number = ids.index(error.expected) if error.expected in ids else None
+        self.report(
+            importers.Damage(
+                session.file,
+                session.line_of(number),
+                session.name,
+                reason,
+                tenant=session.tenant,
+                events=len(rest),
+            )
+        )
 
     def _rest(self, session: _Session) -> list[Line]:
         """The lines that the store does not hold yet.
 
         Raises:
-            ConflictError: It holds something else.
-            UsageError: The session cannot be a session of this store.
+            _RefusedError: It holds something else, or cannot hold this session.
         """
         _refuse_unfit(session)
         stored = self._store.tenant(session.tenant).session(session.name)
@@ -264,6 +369,6 @@ class _Batch:
             if "recorded_us" not in theirs:
                 del ours["recorded_us"]
             if encode_line(ours) != encode_line(theirs):
-                raise ConflictError(f"the store holds another event at sequence {count}")
+                raise _RefusedError(f"the store holds another event at sequence {count}", count)
             count += 1
         return session.lines[count:]

@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import Any
 
 from engine import CheckReport, Store
+from engine.export import escape
 from eventlog.errors import AppendConflictError, CorruptionError
 from turnlog import simulation, terminal
 from turnlog.dispatch import Line, script
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read, open_to_write
 
-_LABEL = 14
+_LABEL = 15
 
 
 def run(path: Path, *, calls: int, hours: float, seed: int, prefix: str, as_json: bool) -> ExitCode:
@@ -27,7 +28,7 @@ def run(path: Path, *, calls: int, hours: float, seed: int, prefix: str, as_json
         return f"{prefix}{call:04d}"
 
     with open_to_write(path) as store:
-        _refuse_existing(store, [name_of(call) for call in range(1, calls + 1)])
+        _refuse_existing(store, [name_of(call) for call in range(1, calls + 1)], prefix)
         with terminal.ProgressBar("simulating", 1.0) as bar:
             tally = asyncio.run(
                 simulation.run(
@@ -59,13 +60,15 @@ def disk_bytes(path: Path) -> int:
     return sum(entry.stat().st_blocks * 512 for entry in os.scandir(path) if entry.is_file())
 
 
-def _refuse_existing(store: Store, names: list[str]) -> None:
-    for name in names:
-        if store.session(name).exists:
-            raise AppendConflictError(
-                f"session {terminal.quote(name)} exists already",
-                hint="Take a new store, or name the calls differently with --prefix.",
-            )
+def _refuse_existing(store: Store, names: list[str], prefix: str) -> None:
+    taken = [name for name in names if store.session(name).exists]
+    if taken:
+        raise AppendConflictError(
+            f"{len(taken):,} of {terminal.counted(len(names), 'call')} are in the store already, "
+            f"{terminal.quote(taken[0])} the first; nothing was written",
+            hint=f"Go on with other names, as with --prefix {terminal.quote(f'b-{prefix}')}, or "
+            "with a new store; another --seed changes the words, not the names.",
+        )
 
 
 def _read_back(store: Store, *, calls: int, hours: float, seed: int, prefix: str) -> str:
@@ -125,7 +128,7 @@ def _facts(
         "json_bytes_per_event": round(tally.line_bytes / tally.events, 1),
         "content": content,
         "check_ok": report.ok,
-        "findings": [f"{each.where}: {each.message}" for each in report.findings],
+        "findings": escape([f"{each.where}: {each.message}" for each in report.findings]),
     }
 
 
@@ -134,39 +137,42 @@ def _at(share: float, ordered: list[int]) -> int:
 
 
 def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
-    store = terminal.quote(str(path))
+    counted = terminal.counted
     yield (
         "simulated",
-        f"{facts['calls']} calls at once over {facts['hours']:g} h, seed {facts['seed']}, "
-        f"into {store}",
+        f"{counted(facts['calls'], 'call')} at once over {facts['hours']:g} h, seed "
+        f"{facts['seed']}, into {terminal.quote(str(path))}",
     )
     yield (
         "said",
-        f"{facts['turns']:,} turns, {facts['tool_calls']:,} tool calls, "
-        f"{facts['interruptions']:,} interruptions: {facts['events']:,} events",
+        f"{counted(facts['turns'], 'turn')}, {counted(facts['tool_calls'], 'tool call')}, "
+        f"{counted(facts['interruptions'], 'interruption')}: {counted(facts['events'], 'event')}",
     )
     yield (
         "durable",
-        f"every event before its call went on, in {facts['seconds']:.1f} s "
-        f"({facts['events_per_second']:,} events/s, "
-        f"{facts['times_real_time']:,.0f} times as fast as the calls)",
+        f"each event was on disk before its call went on; {facts['seconds']:.1f} s in all, "
+        f"{facts['events_per_second']:,} events/s, {facts['times_real_time']:,.0f} times real time",
     )
     yield (
-        "ack latency",
+        "append to ack",
         f"p50 {_ms(facts['ack_p50_us'])}, p99 {_ms(facts['ack_p99_us'])}, "
         f"max {_ms(facts['ack_max_us'])}",
     )
     yield (
         "event loop",
-        f"late by p99 {_ms(facts['loop_gap_p99_us'])}, max {_ms(facts['loop_gap_max_us'])}",
+        f"late by p99 {_ms(facts['loop_gap_p99_us'])}, max {_ms(facts['loop_gap_max_us'])}, "
+        "the simulation's own work included",
     )
     yield (
-        "on disk",
-        f"{terminal.size(facts['disk_bytes'])}, {facts['disk_bytes_per_event']:.0f} bytes an "
+        "takes",
+        f"{terminal.size(facts['disk_bytes'])} on disk, {facts['disk_bytes_per_event']:.0f} B an "
         f"event; as JSON lines {terminal.size(facts['json_bytes'])}, "
-        f"{facts['json_bytes_per_event']:.0f} an event",
+        f"{facts['json_bytes_per_event']:.0f} B an event",
     )
-    yield "read back", f"every call word for word; content {facts['content']}"
+    yield (
+        "read back",
+        f"after closing and opening: every event as it was said; content {facts['content']}",
+    )
     yield (
         "check",
         "no findings" if facts["check_ok"] else "; ".join(facts["findings"]),
@@ -174,4 +180,4 @@ def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _ms(value_us: int) -> str:
-    return f"{value_us / 1000:.2f} ms"
+    return f"{value_us / 1000:.1f} ms"
