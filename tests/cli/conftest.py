@@ -104,7 +104,9 @@ def fill_with_everything(store: Store) -> None:
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}], "f": [True, {}, []]},
         {"role": "tool", "content": "a\u2028b\x85c\u202ed\n\te", "nan": float("nan")},
     ]
-    call = store.session("é/../\x1b[31m", user_id="u\u202e", title="T", metadata={"$k": b"1"})
+    call = store.session(
+        "é/../\x1b[31m", user_id="u\u202e", title="T\ud83d\nx\x9b", metadata={"$k": b"1"}
+    )
     for number, value in enumerate(values):
         call.append(
             value,

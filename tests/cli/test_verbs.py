@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,20 @@ def test_what_is_no_store_is_told_as_found(
     assert acting(outcome.err) == []
     after = {each: each.is_file() and each.read_bytes() for each in files.rglob("*")}
     assert after == before
+
+
+@pytest.mark.parametrize("verb", ["stats", "simulate"])
+def test_a_path_that_is_no_text(turnlog: Any, verb: str, calls: Path, tmp_path: Path) -> None:
+    """LMDB's binding takes text only, and its refusal looked like a fault of ours."""
+    path = tmp_path / os.fsdecode(b"odd\xff")
+    if verb == "stats":
+        calls.rename(path)
+    outcome = turnlog(verb, path)
+    assert outcome.code == ExitCode.USAGE
+    assert r"odd\udcff" in outcome.err
+    if verb == "stats":
+        path.rename(calls)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["calls"]
 
 
 @pytest.mark.parametrize("verb", ["import", "simulate"])

@@ -77,8 +77,8 @@ def _mapping(info: SessionInfo) -> dict[str, object]:
     return {
         "tenant": info.tenant,
         "session": info.name,
-        "user_id": info.user_id,
-        "title": info.title,
+        "user_id": escape(info.user_id),
+        "title": escape(info.title),
         "metadata": escape(info.metadata),
         "created_us": info.created_us,
         "updated_us": info.updated_us,
