@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+import tomllib
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -16,7 +21,7 @@ import pytest
 from engine import Store
 from turnlog.exits import ExitCode
 
-from .conftest import say
+from .conftest import acting, fill_with_everything, say
 
 DEADLINE_S = 60
 
@@ -185,6 +190,55 @@ def test_an_export_ends_at_one_position_while_calls_go_on(
     numbers = [json.loads(line)["body"]["n"] for line in done.stdout.splitlines()]
     assert len(numbers) >= 2_000
     assert sorted(numbers) == list(range(len(numbers)))
+
+
+def on_a_terminal(line: list[str], environment: dict[str, str]) -> bytes:
+    """What a command writes on a terminal of its own, both of its streams."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        line, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | environment
+    )
+    os.close(theirs)
+    written = bytearray()
+    with suppress(OSError):  # how Linux tells that the other side is closed
+        while piece := os.read(ours, 65_536):
+            written += piece
+    os.close(ours)
+    assert process.wait(DEADLINE_S) == ExitCode.OK
+    return bytes(written)
+
+
+@pytest.mark.parametrize("verb", ["show", "replay", "sessions", "tail"])
+@pytest.mark.parametrize(
+    ("environment", "styles"),
+    [
+        pytest.param({"TERM": "xterm"}, True, id="utf-8"),
+        pytest.param({"TERM": "xterm", "PYTHONIOENCODING": "latin-1"}, True, id="latin-1"),
+        pytest.param({"TERM": "xterm", "COLUMNS": "20", "NO_COLOR": "1"}, False, id="narrow"),
+        pytest.param({"TERM": "dumb", "PYTHONIOENCODING": "ascii"}, False, id="dumb-ascii"),
+    ],
+)
+def test_nothing_stored_acts_on_a_real_terminal(
+    command: list[str], tmp_path: Path, verb: str, environment: dict[str, str], styles: bool
+) -> None:
+    path = tmp_path / "everything"
+    with Store.open(path) as store:
+        fill_with_everything(store)
+    session = ["é/../\x1b[31m"] if verb in ("show", "replay") else []
+    for options in ([], ["--json"]):
+        line = [*command, verb, str(path), *session, *options]
+        written = on_a_terminal(line, environment).replace(b"\r\n", b"\n")
+        if styles:
+            written = re.sub(rb"\x1b\[(0|[12]|3[0-7])m", b"", written)
+        text = written.decode(environment.get("PYTHONIOENCODING", "utf-8"))
+        assert r"\x1b[31m" in text or r"\u001b[31m" in text
+        assert acting(text) == []
+
+
+def test_the_installed_command_is_that_of_the_module(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["turnlog"].partition(":")
+    assert getattr(import_module(module), name) is import_module("turnlog.__main__").main
 
 
 def test_the_module_runs(command: list[str], calls: Path, repository: Path) -> None:
