@@ -129,18 +129,6 @@ class Commands:
 
         index._apply = held
 
-    def hold_listing(self) -> None:
-        """Hold the first thread that has listed what is loose, before its transaction begins."""
-        self._hold = hold = Hold()
-        views: Any = self._store._log.views
-        transaction = views.transaction
-
-        def held() -> Any:
-            hold()
-            return transaction()
-
-        views.transaction = held
-
     def held(self) -> bool:
         return self._hold.wait()
 

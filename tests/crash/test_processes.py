@@ -235,7 +235,7 @@ def test_a_session_goes_on_elsewhere_while_sessions_are_listed(
     two.frequency(count=25)  # what comes now stays loose
     more = one.append(CALL, 2)
     assert two.look(way="positions", tenant="", session="call") == places(start, more)
-    two.hold_listing()
+    two.hold(failpoint="list.after_view")
     two.start(command="look", arguments={"way": "list", "tenant": "", "session": "call"})
     assert two.held()
     two.append(OTHER)

@@ -227,7 +227,7 @@ def test_secrets_of_tenants_stay_in_bounds(store_path: Path) -> None:
         for number in range(20):
             store.tenant(f"t{number}").session("s").append({}, id="x").result(HANG_S)
         secrets = writer.TenantSecrets(names_max=3)
-        with store._log.transaction() as tables:
+        with store._log.views.transaction() as tables:
             assert isinstance(tables, ReadTables)
             found = [secrets.load(tables, f"t{number}") for number in range(20)]
             assert len(secrets.by_name) <= 3
