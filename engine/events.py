@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from engine.kinds import kind_name
+from engine.kinds import APPLICATION, kind_name
 from eventlog.ack import store_id
 from eventlog.body import decode_body
-from eventlog.record import NO_PARENT, NO_TIME, Extension, Origin, Record
+from eventlog.errors import CorruptionError
+from eventlog.record import NO_PARENT, NO_TIME, Extension, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
 
 _UNREAD: Any = object()
@@ -53,7 +54,7 @@ class Event(Record):
     def marks(self) -> dict[int, Any]:
         """The decoded extension map (``record.Extension``)."""
         if self._marks is None:
-            self._marks = decode_body(self.extension) if self.extension else {}
+            self._marks = decode_extension(self.extension, self.flags, self)
         return self._marks
 
     @property
@@ -69,23 +70,27 @@ class Event(Record):
         """The caller's metadata."""
         if not self.extension or Extension.METADATA not in self.marks:
             return None
-        fixed: dict[str, Any] = decode_body(
-            self.marks[Extension.METADATA], self.marks.get(Extension.METADATA_FIXES)
+        return _decode_dict(
+            self.marks[Extension.METADATA], self.marks.get(Extension.METADATA_FIXES), self
         )
-        return fixed
 
     @property
     def opening(self) -> dict[str, Any] | None:
         """Facts given when the session was created; on its first event only."""
         if not self.extension or Extension.OPENING not in self.marks:
             return None
-        return decode_opening(self.marks[Extension.OPENING])
+        return decode_opening(self.marks[Extension.OPENING], self)
 
     @property
     def kind(self) -> str:
-        """Name of the kind."""
+        """Name of the kind; empty for a code that has none."""
         name = kind_name(self.kind_code)
-        return self.marks[Extension.KIND_NAME] if name is None else name
+        if name is not None:
+            return name
+        name = self._mark(Extension.KIND_NAME)
+        if name is None and self.kind_code == APPLICATION:
+            raise CorruptionError("the kind has no name", where=str(self))
+        return name or ""
 
     @property
     def role(self) -> str | None:
@@ -208,13 +213,31 @@ class SessionPage:
     cursor: str | None
 
 
-def opening_of(row: SessionRow) -> dict[str, Any]:
+def opening_of(row: SessionRow, number: int) -> dict[str, Any]:
     """The facts given at creation."""
-    return {} if row.opening is None else decode_opening(row.opening)
+    return {} if row.opening is None else decode_opening(row.opening, f"session {number}")
 
 
-def decode_opening(stored: Any) -> dict[str, Any]:
-    """Opening facts as they lie in a record or row: encoded bytes and fixes."""
-    data, fixes = stored
-    facts: dict[str, Any] = decode_body(data, fixes)
+def decode_opening(stored: Any, where: object) -> dict[str, Any]:
+    """Opening facts as they lie in a record or row: encoded bytes and fixes.
+
+    Raises:
+        CorruptionError: They are no such facts.
+    """
+    if type(stored) is not list or len(stored) != 2 or type(stored[0]) is not bytes:
+        raise CorruptionError("opening facts are of another shape", where=str(where))
+    facts = _decode_dict(stored[0], stored[1], where)
+    for name, item in facts.items():
+        if type(item) is not _FACT_TYPES.get(name):
+            raise CorruptionError(f"opening fact {name!a} is of another type", where=str(where))
     return facts
+
+
+_FACT_TYPES: Final = {"user_id": str, "title": str, "metadata": dict}
+
+
+def _decode_dict(data: bytes, fixes: Any, where: object) -> dict[str, Any]:
+    found = decode_body(data, fixes, where=where)
+    if type(found) is not dict:
+        raise CorruptionError("metadata is no map", where=str(where))
+    return found

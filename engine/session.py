@@ -510,7 +510,7 @@ def _kind_names(kinds: Collection[str]) -> frozenset[str]:
 
 def info_of(facts: SessionFacts) -> SessionInfo:
     """The public view of a session's facts."""
-    opening = opening_of(facts.row)
+    opening = opening_of(facts.row, facts.origin.number)
     head = signed_head(facts.head)
     return SessionInfo(
         tenant=facts.origin.tenant,

@@ -18,7 +18,7 @@ import io
 import threading
 from collections.abc import Iterable
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 from cbor2 import CBORDecodeError, CBOREncoder, loads
 
@@ -31,6 +31,7 @@ _TEXT: Final = 3 << 5  # major types, where they stand in an item's first byte
 _ARRAY: Final = 4 << 5
 _MAP: Final = 5 << 5
 _DOUBLE_FOLLOWS: Final = b"\xfb"
+_SCALARS: Final = frozenset({str, bytes, int, float, bool, type(None)})
 
 Fixes = list[list[Any]]
 
@@ -44,6 +45,18 @@ class _Encoders(threading.local):
 
 
 _encoders: Final = _Encoders()
+
+
+def _refuse_tag(*_: object) -> NoReturn:
+    raise ValueError("it holds a CBOR tag")
+
+
+# Every tag that cbor2 decodes by itself; any other leaves a value of a type that is refused.
+_KNOWN_TAGS: Final = (
+    *(0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37),
+    *(52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799),
+)
+_NO_TAGS: Final = dict.fromkeys(_KNOWN_TAGS, _refuse_tag)
 
 
 class _Refused(Exception):
@@ -174,10 +187,61 @@ def decode_body(data: bytes, fixes: Fixes | None = None, *, where: object = "bod
         CorruptionError: The bytes are not CBOR of plain data, or a fix leads nowhere.
     """
     try:
-        value = loads(data)
-        return value if fixes is None else _unfixed(value, fixes)
-    except (CBORDecodeError, LookupError, TypeError, ValueError) as error:
+        value = loads(data, semantic_decoders=_NO_TAGS)
+        if fixes is not None:
+            value = _unfixed(value, fixes)
+        if type(value) is dict:
+            for key, item in value.items():
+                if type(key) is not str or type(item) is not str:
+                    break
+            else:
+                return value  # the usual message: nothing in it needs a closer look
+        _require_plain(value, 0)
+        return value
+    except (CBORDecodeError, TypeError, ValueError) as error:
         raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
+
+
+def decode_marks(data: bytes, *, where: object) -> dict[int, Any]:
+    """Decode a map of ours whose keys are numbers.
+
+    Raises:
+        CorruptionError: The bytes are not CBOR of such a map.
+    """
+    try:
+        value = loads(data, semantic_decoders=_NO_TAGS)
+        if type(value) is not dict:
+            raise TypeError("it is no map")
+        for key, item in value.items():
+            if type(key) is not int:
+                raise TypeError(f"it has a key of type {type(key).__name__}")
+            if type(item) not in _SCALARS:
+                _require_plain(item, 1)
+    except (CBORDecodeError, TypeError, ValueError) as error:
+        raise CorruptionError(f"extension does not decode: {error}", where=str(where)) from error
+    return value
+
+
+def _require_plain(value: Any, depth: int) -> None:
+    """Raise for anything that ``encode_body`` would have refused."""
+    kind = type(value)
+    if kind is not dict and kind is not list:
+        if kind not in _SCALARS:
+            raise TypeError(f"it holds a {kind.__name__}")
+        if kind is int and value < INT_MIN:
+            raise ValueError("it holds an int below -2**63")
+        return
+    if depth == DEPTH_MAX:
+        raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
+    if kind is dict:
+        for key in value:
+            if type(key) is not str:
+                raise TypeError(f"it has a key of type {type(key).__name__}")
+        value = value.values()
+    for item in value:
+        kind = type(item)
+        if kind not in _SCALARS or (kind is int and item < INT_MIN):
+            _require_plain(item, depth + 1)
 
 
 def _plain_size(value: object, depth: int, bytes_max: int) -> int:
@@ -351,25 +415,47 @@ def _fixed_dict(value: dict[str, Any], path: list[Any], fixes: Fixes) -> dict[An
 def _unfixed(value: Any, fixes: Fixes) -> Any:
     root = [value]
     renamed: list[tuple[list[Any], Any]] = []
-    for what, *path in fixes:
+    if type(fixes) is not list:
+        raise TypeError("its fixes are no list")
+    for fix in fixes:
+        if type(fix) is not list or not fix:
+            raise TypeError("one of its fixes is no list")
+        what, *path = fix
         holder: Any = root
         step: Any = 0
         for following in path:
-            holder, step = holder[step], following
-        if what == "s":
-            holder[step] = holder[step].decode("utf-8", "surrogatepass")
-        elif what == "f":
-            holder[step] = _DOUBLE.unpack(holder[step])[0]
-        elif what == "k":
+            holder, step = _child(holder, step), following
+        if what == "k":
+            if holder is root or type(holder) is not dict:
+                raise ValueError("a fix renames a key of what is no dict")
             renamed.append((path, holder))
+            continue
+        stored = _child(holder, step)
+        if type(stored) is not bytes:
+            raise ValueError("a fix leads to what is no byte string")
+        if what == "s":
+            holder[step] = stored.decode("utf-8", "surrogatepass")
+        elif what == "f" and len(stored) == _DOUBLE.size:
+            holder[step] = _DOUBLE.unpack(stored)[0]
         else:
-            raise ValueError(f"unknown fix {what!r}")
+            raise ValueError(f"unknown fix {what!r} of {len(stored)} bytes")
     # Deepest first and last of all, since paths name keys as they were encoded.
     for path, holder in sorted(renamed, key=lambda each: len(each[0]), reverse=True):
         key = path[-1]
+        if type(key) is not bytes or key not in holder:
+            raise ValueError("a fix renames a key that is not there")
         items = [
             (k.decode("utf-8", "surrogatepass") if k == key else k, v) for k, v in holder.items()
         ]
         holder.clear()
         holder.update(items)
     return root[0]
+
+
+def _child(holder: Any, step: Any) -> Any:
+    """What a step of a fix's path leads to."""
+    if type(holder) is list and type(step) is int and 0 <= step < len(holder):
+        return holder[step]
+    if type(holder) is dict and type(step) in (str, bytes) and step in holder:
+        return holder[step]
+    raise ValueError("a fix leads nowhere")

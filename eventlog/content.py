@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from eventlog.ack import Draft
-from eventlog.body import canonical_bytes, decode_body, encode_plain
-from eventlog.errors import CorruptionError
+from eventlog.body import canonical_bytes, decode_marks, encode_plain
 from eventlog.record import HEAD, TAIL_KIND_BYTE, Extension, Record
 
 _METADATA: Final = int(Extension.METADATA)
@@ -67,9 +66,7 @@ def _content_of_draft(draft: Draft) -> bytes:
 
 def _content(tail: bytes, extension: bytes, body: bytes, *, is_ours: bool = False) -> bytes:
     """The content of an event; ``is_ours`` when its parts were encoded here."""
-    marks: dict[int, Any] = decode_body(extension) if extension else {}
-    if type(marks) is not dict:
-        raise CorruptionError("extension is no map", where="log")
+    marks = decode_marks(extension, where="log") if extension else {}
     told = {mark: marks[mark] for mark in _MARKS if mark in marks}
     metadata = told.get(_METADATA)
     if metadata is not None:

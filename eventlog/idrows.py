@@ -151,8 +151,10 @@ class IdRun:
         return self.key, protect(self.key, self.fields())
 
 
-def _run_of(number: int, fields: bytes) -> IdRun:
+def _run_of(number: int, fields: bytes, where: str) -> IdRun:
     level, state, entries, blocks, words, fingerprint, last = _RUN.unpack(fields)
+    if state > LEAVING or not 1 <= words <= FILTER_WORDS_MAX:
+        raise CorruptionError("has numbers that cannot be", where=where)
     return IdRun(number, level, state, words, entries, blocks, fingerprint, last)
 
 
@@ -166,7 +168,7 @@ def decode_run(key: bytes, value: bytes) -> IdRun:
     rest = expose(key, value, where)
     if len(key) != _RUN_KEY.size or len(rest) != _RUN.size:
         raise CorruptionError("has another size", where=where)
-    return _run_of(_RUN_KEY.unpack(key)[1], rest)
+    return _run_of(_RUN_KEY.unpack(key)[1], rest, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,9 @@ def decode_merge(key: bytes, value: bytes) -> IdMerge:
     if not tail or len(tail) % _NUMBER.size:
         raise CorruptionError("has another size", where=where)
     (number,) = _NUMBER.unpack_from(rest)
-    output = _run_of(number, rest[_NUMBER.size : -len(tail)])
+    output = _run_of(number, rest[_NUMBER.size : -len(tail)], where)
+    if not output.level:
+        raise CorruptionError("has an output of level 0", where=where)
     taken, *inputs = (value for (value,) in _NUMBER.iter_unpack(tail))
     merge = IdMerge(output, tuple(inputs), taken)
     if merge.key != key:
@@ -388,10 +392,11 @@ def decode_filter_block(run: IdRun, number: int, value: bytes | None) -> Numbers
     where = place_of_run(run.number, f", filter block {number}")
     if value is None:
         raise CorruptionError("is missing", where=where)
-    words = np.frombuffer(expose(filter_key(run.number, number), value, where), _WORD)
-    if len(words) != min(FILTER_BLOCK_WORDS, run.words - number * FILTER_BLOCK_WORDS):
+    rest = expose(filter_key(run.number, number), value, where)
+    words = min(FILTER_BLOCK_WORDS, run.words - number * FILTER_BLOCK_WORDS)
+    if len(rest) != words * _WORD.itemsize:
         raise CorruptionError("has another size", where=where)
-    return words
+    return np.frombuffer(rest, _WORD)
 
 
 def words_for(entries: int) -> int:

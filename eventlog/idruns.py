@@ -501,7 +501,7 @@ class IdRuns:
     ) -> NDArray[np.intp]:
         """Which of the hashes the run may hold, by its filter."""
         index = word_index(first_half, run.words)
-        kept = self._filter(run)
+        kept = self._filter(txn, run)
         if not kept.whole:
             numbers = index // FILTER_BLOCK_WORDS
             for number in np.unique(numbers[kept.absent[numbers]]).tolist():
@@ -512,7 +512,7 @@ class IdRuns:
             kept.whole = not kept.absent.any()
         return np.flatnonzero((kept.words[index] & masks) == masks)
 
-    def _filter(self, run: IdRun) -> _Filter:
+    def _filter(self, txn: lmdb.Transaction[bytes], run: IdRun) -> _Filter:
         """The run's filter, kept when there is room.
 
         Every lookup asks every run, so pushing out what was used longest ago would push out what
@@ -522,6 +522,7 @@ class IdRuns:
         with self._filters_lock:
             kept = self._filters.get(name)
             if kept is None:
+                self._filter_words(txn, run, run.filter_blocks - 1)  # before there is room for all
                 kept = _Filter(run)
                 if self._filters_bytes + kept.memory_bytes <= self._filters_bytes_max:
                     self._filters[name] = kept

@@ -27,7 +27,6 @@ from itertools import takewhile
 from struct import Struct
 from typing import Any, Final
 
-from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64
 from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX
@@ -41,6 +40,7 @@ from eventlog.record import (
     Extension,
     Flag,
     Origin,
+    decode_extension,
     recorded_of,
     verify_record,
 )
@@ -226,16 +226,22 @@ class LooseIndex:
                 return
         loose = state.loose
         following = loose.base + len(loose.positions)
-        if sequence < loose.base:
+        is_loose = sequence >= loose.base
+        if not is_loose:
             self._note_hot(state, sequence, len(value), 0)
-            self._note_marks(state, position, sequence, value, id_hash, keys=False)
+        elif not following <= sequence <= following + len(self.damaged):
+            self._apply_stray(position, value, f"sequence is {sequence}, not {following}")
+            return
         else:
             while following < sequence:  # damaged records in between
                 loose.records.append(None)
                 loose.positions.append(0)
                 following += 1
             self.append(state, sequence, position, value)
-            self._note_marks(state, position, sequence, value, id_hash, keys=True)
+        try:
+            self._note_marks(state, position, sequence, value, id_hash, keys=is_loose)
+        except CorruptionError as error:  # the event can be read, its id or key cannot be known
+            self.damaged[position] = str(error)
         state.draft_next, state.draft_head, state.draft_messages = (
             state.next,
             state.head,
@@ -273,6 +279,11 @@ class LooseIndex:
                 self._note_hot(state, sequence, len(value), 0)
                 self.position = position
                 return
+        self._apply_stray(position, value, reason)
+
+    def _apply_stray(self, position: int, value: bytes, reason: str) -> None:
+        """Keep the position of a record of which nobody knows whose it is."""
+        self.damaged[position] = reason
         self._note_hot(LOST, 0, len(value), 0)
         self.position = position
 
@@ -325,7 +336,7 @@ class LooseIndex:
         flags = value[FLAGS_BYTE] | value[FLAGS_BYTE + 1] << 8
         if not flags & _MARKED:
             return
-        marks = extension_of(value)
+        marks = extension_of(value, f"log {position}")
         if flags & _NAMED:
             hashed = id_hash(state.row.tenant_number, marks[Extension.ID])
             self.add_id(position, hashed, state.number, sequence)
@@ -465,13 +476,13 @@ class LooseIndex:
         return (state for state in list(self.states.values()) if state.loose.positions)
 
 
-def extension_of(value: bytes) -> dict[int, Any]:
+def extension_of(value: bytes, where: str) -> dict[int, Any]:
     """The extension map of a stored record."""
-    length = int.from_bytes(value[HEADER_BYTES - 4 : HEADER_BYTES], "little")
-    marks = decode_body(value[HEADER_BYTES : HEADER_BYTES + length])
-    if type(marks) is not dict:
-        raise CorruptionError("extension is no map", where="log")
-    return marks
+    stop = HEADER_BYTES + int.from_bytes(value[HEADER_BYTES - 4 : HEADER_BYTES], "little")
+    if stop > len(value):
+        raise CorruptionError("record is shorter than its extension", where=where)
+    flags = value[FLAGS_BYTE] | value[FLAGS_BYTE + 1] << 8
+    return decode_extension(value[HEADER_BYTES:stop], flags, where)
 
 
 LOST: Final = SessionState(

@@ -27,6 +27,7 @@ from eventlog.creation import create
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
     BusyError,
+    CorruptionError,
     NotAStoreError,
     OverloadedError,
     ReadOnlyError,
@@ -83,6 +84,24 @@ class Options:
             )
         if self.quota_bytes is not None:
             whole(self.quota_bytes, "quota_bytes", QUOTA_BYTES_MIN, QUOTA_BYTES_MAX)
+
+    @classmethod
+    def decode(cls, stored: bytes) -> Options:
+        """The options of a store.
+
+        Raises:
+            CorruptionError: The bytes are not such options.
+        """
+        found = decode_body(stored, where="options")
+        try:
+            options = cls(**found)
+        except TypeError as error:
+            raise CorruptionError(f"are no options: {error}", where="options") from error
+        if any([type(value) is not int and value is not None for value in found.values()]) or not (
+            options.snapshot_frequency and 1 <= options.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX
+        ):
+            raise CorruptionError("hold values that cannot be", where="options")
+        return options
 
 
 def _after_fork() -> None:
@@ -213,7 +232,7 @@ class Log:
             try:
                 with environment.read() as transaction:
                     stored = ReadTables(transaction, environment.db).options()
-                log = cls(environment, Options(**decode_body(stored)), lock_deadline_ms)
+                log = cls(environment, Options.decode(stored), lock_deadline_ms)
                 log._check_wanted(wanted)
                 log.key = identity(path)
                 log.per_open = per_open

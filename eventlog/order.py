@@ -99,8 +99,10 @@ def decode_block(key: bytes, value: bytes) -> OrderBlock:
     Raises:
         CorruptionError: The bytes are not what was written under this key.
     """
+    where = f"order block {int.from_bytes(key, 'big')}"
+    if len(key) != U64.size:
+        raise CorruptionError("key has another size", where=where)
     number = U64.unpack(key)[0]
-    where = f"order block {number}"
     if len(value) < PREFIX_BYTES:
         raise CorruptionError("is shorter than its prefix", where=where)
     version, cut, _, voids, link = _PREFIX.unpack_from(value, CHECKSUM_BYTES)
@@ -113,6 +115,8 @@ def decode_block(key: bytes, value: bytes) -> OrderBlock:
             content = ZstdDecompressor().decompress(payload, allow_extra_data=False)
         except (ZstdError, MemoryError) as error:
             raise CorruptionError(f"does not decompress: {error}", where=where) from error
+    elif cut:
+        raise CorruptionError("is neither cut nor whole", where=where)
     elif len(value) != PREFIX_BYTES:
         raise CorruptionError("has bytes after its prefix", where=where)
     prefix = value[CHECKSUM_BYTES:PREFIX_BYTES]

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_digest
 
+from eventlog.body import decode_marks
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
+from eventlog.limits import BATCH_EVENTS_MAX
 
 CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QQQQqQQIIBBHI")
@@ -84,6 +86,24 @@ class Extension(IntEnum):
     OPENING_FIXES = 14
     MEDIA_START_US = 15
     MEDIA_END_US = 16
+
+
+DIGEST_BYTES: Final = 16
+_MARK_TYPES: Final[dict[int, type]] = {  # of the map's values
+    Extension.ID: str,
+    Extension.KEY_DIGEST: bytes,
+    Extension.CONTENT_DIGEST: bytes,
+    Extension.KEY_COUNT: int,
+    Extension.METADATA: bytes,
+    Extension.RUN_ID: str,
+    Extension.TURN_ID: str,
+    Extension.SPEECH_ID: str,
+    Extension.REQUEST_ID: str,
+    Extension.OPENING: list,
+    Extension.KIND_NAME: str,
+    Extension.BODY_FIXES: list,
+    Extension.METADATA_FIXES: list,
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -265,6 +285,43 @@ def decode_record(origin: Origin, position: int, value: bytes, factory: Factory[
         _PLACE.pack(position, len(value) - HEADER_BYTES) + value[SEQUENCE_BYTE + 8 : HEADER_BYTES]
     )
     return factory(origin, sequence, head, value[HEADER_BYTES:stop], value[stop:])
+
+
+def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, Any]:
+    """The extension map, each of its values of the type that ``FORMAT.md`` gives it.
+
+    Args:
+        extension: The bytes; none are an empty map.
+        flags: The header's flags, which say what the map must hold.
+        where: Asked for its text only in an error.
+
+    Raises:
+        CorruptionError: It is no such map, or does not hold what the flags say.
+    """
+    marks = decode_marks(extension, where=where) if extension else {}
+    for key, value in marks.items():
+        if type(value) is not _MARK_TYPES.get(key, type(value)):
+            raise CorruptionError(f"extension has a wrong value under {key}", where=str(where))
+    if bool(flags & _NAMED) is not (_ID in marks):
+        raise CorruptionError("extension and flags disagree about an id", where=str(where))
+    if flags & _KEYED or _KEY_DIGEST in marks:
+        digests = (marks.get(_KEY_DIGEST, b""), marks.get(_CONTENT_DIGEST, b""))
+        count = marks.get(_KEY_COUNT, 0)
+        if (
+            not flags & _KEYED
+            or any([len(digest) != DIGEST_BYTES for digest in digests])
+            or not 1 <= count <= BATCH_EVENTS_MAX
+        ):
+            raise CorruptionError("extension does not hold a whole key", where=str(where))
+    return marks
+
+
+_ID: Final = int(Extension.ID)
+_KEY_DIGEST: Final = int(Extension.KEY_DIGEST)
+_CONTENT_DIGEST: Final = int(Extension.CONTENT_DIGEST)
+_KEY_COUNT: Final = int(Extension.KEY_COUNT)
+_NAMED: Final = int(Flag.NAMED)
+_KEYED: Final = int(Flag.KEYED)
 
 
 def _where(key: bytes) -> str:

@@ -18,6 +18,8 @@ from xxhash import xxh3_64_digest
 
 from eventlog.body import decode_body, encode_plain
 from eventlog.errors import CorruptionError
+from eventlog.keys import U64
+from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
 
 CHECKSUM_BYTES: Final = 8
 COMMIT_KEY: Final = b"record"
@@ -44,7 +46,21 @@ def expose(key: bytes, value: bytes, where: str) -> bytes:
     return rest
 
 
+def decode_number(key: bytes, value: bytes, where: str) -> int:
+    """The number that a row of ``name`` or ``activity`` holds.
+
+    Raises:
+        CorruptionError: The bytes are not such a row.
+    """
+    rest = expose(key, value, where)
+    if len(rest) != U64.size:
+        raise CorruptionError("has another size", where=where)
+    number: int = U64.unpack(rest)[0]
+    return number
+
+
 _COMMIT: Final = Struct("<QQQQQQQQQQQQ16s8s")
+POSITION_MAX: Final = 2**63 - 1  # no store gets there; a larger number is damage
 
 
 @dataclass(frozen=True)
@@ -115,12 +131,29 @@ class CommitRecord:
         rest = expose(COMMIT_KEY, value, "commit record")
         if len(rest) != _COMMIT.size:
             raise CorruptionError("has another size", where="commit record")
-        return cls(*_COMMIT.unpack(rest))
+        record = cls(*_COMMIT.unpack(rest))
+        last, floor = record.last_position, record.floor
+        if (
+            last > POSITION_MAX
+            or not 1 <= floor <= last + 1
+            or last - floor >= HOT_TABLES * HOT_TABLE_POSITIONS
+        ):
+            raise CorruptionError(
+                f"floor {floor} and last position {last} cannot be", where="commit record"
+            )
+        return record
 
 
 def peek_last_position(value: bytes) -> int:
-    """The last position in a commit record's value, unchecked: for cheap polling."""
-    return int.from_bytes(value[CHECKSUM_BYTES : CHECKSUM_BYTES + 8], "little")
+    """The last position in a commit record's value: for cheap polling.
+
+    Raises:
+        CorruptionError: The bytes are not a commit record.
+    """
+    rest = expose(COMMIT_KEY, value, "commit record")
+    if len(rest) != _COMMIT.size:
+        raise CorruptionError("has another size", where="commit record")
+    return int.from_bytes(rest[:8], "little")
 
 
 _SESSION: Final = Struct("<QQQQQQQQQQII")
@@ -201,9 +234,20 @@ class SessionRow:
         if len(rest) <= _SESSION.size:
             raise CorruptionError("row is too short", where=where)
         details = rest[_SESSION.size :]
-        tenant, name, opening = decode_body(details, where=where)
-        numbers = _SESSION.unpack_from(rest)
-        return cls(*numbers, tenant, name, opening, details)  # type: ignore[call-arg]
+        named = decode_body(details, where=where)
+        if type(named) is not list or len(named) != 3:
+            raise CorruptionError("row has other details", where=where)
+        tenant, name, opening = named
+        if type(tenant) is not str or type(name) is not str or not name:
+            raise CorruptionError("row has no names", where=where)
+        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details)  # type: ignore[call-arg]
+        if (
+            max(row.sealed, row.last_position, row.created_position) > POSITION_MAX
+            or max(row.messages, row.keys, row.segments) > row.sealed
+            or not (row.head < row.sealed or row.head == NO_SEQUENCE)
+        ):
+            raise CorruptionError("row has numbers that cannot be", where=where)
+        return row
 
     def copy(self) -> SessionRow:
         """A row that can be changed without this one changing."""
@@ -240,9 +284,19 @@ class TenantRow:
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> TenantRow:
-        """Check and decode."""
-        rest = expose(key, value, f"tenant {int.from_bytes(key, 'big')}")
-        return cls(rest[:SECRET_BYTES], rest[SECRET_BYTES:].decode())
+        """Check and decode.
+
+        Raises:
+            CorruptionError: The bytes are not this tenant's row.
+        """
+        where = f"tenant {int.from_bytes(key, 'big')}"
+        rest = expose(key, value, where)
+        if len(rest) < SECRET_BYTES:
+            raise CorruptionError("row is too short", where=where)
+        try:
+            return cls(rest[:SECRET_BYTES], rest[SECRET_BYTES:].decode())
+        except UnicodeDecodeError as error:
+            raise CorruptionError("its name is no text", where=where) from error
 
 
 _KEYED: Final = Struct("<16sQQQ")
@@ -263,5 +317,16 @@ class KeyedResult:
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> KeyedResult:
-        """Check and decode."""
-        return cls(*_KEYED.unpack(expose(key, value, f"key {key.hex()}")))
+        """Check and decode.
+
+        Raises:
+            CorruptionError: The bytes are not this key's row.
+        """
+        where = f"key {key.hex()}"
+        rest = expose(key, value, where)
+        if len(rest) != _KEYED.size:
+            raise CorruptionError("has another size", where=where)
+        result = cls(*_KEYED.unpack(rest))
+        if not result.first <= result.last <= POSITION_MAX or result.position > POSITION_MAX:
+            raise CorruptionError("has numbers that cannot be", where=where)
+        return result

@@ -57,6 +57,7 @@ ZSTD: Final = 1
 LEVEL: Final = 3
 HEAD_BYTES: Final = HEADER.size
 EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
+_EXTENSION_BITS: Final = np.uint64(32)  # below the extension's length in its word
 _NO_EXTENSION: Final = bytes(4)
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
@@ -264,6 +265,8 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
         CorruptionError: The bytes are not what was written under this key.
     """
     where = _where(key)
+    if len(key) != PAIR.size:
+        raise CorruptionError("key has another size", where=where)
     prefix = SegmentPrefix.unpack(key, value)
     content = _content(prefix, value, where)
     if _checksum(key, value[CHECKSUM_BYTES:PREFIX_BYTES], content) != value[:CHECKSUM_BYTES]:
@@ -271,11 +274,17 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
     if prefix.version != VERSION:
         raise CorruptionError(f"segment version {prefix.version} is unknown", where=where)
     last_sequence = PAIR.unpack(key)[1]
+    if last_sequence < prefix.count - 1:
+        raise CorruptionError("segment begins before sequence 0", where=where)
     heads = prefix.count * columns.WORDS * 8
     words = columns.decode_words(memoryview(content)[:heads], prefix.count)
-    ends = np.add.accumulate(words[:, columns.TAIL_BYTES])
-    if heads + int(ends[-1]) != len(content):
+    sizes = words[:, columns.TAIL_BYTES]
+    ends = np.add.accumulate(sizes)
+    # Each is bounded first, so that their sum cannot come round to the right one.
+    if int(sizes.max()) > SEGMENT_BYTES_MAX or heads + int(ends[-1]) != len(content):
         raise CorruptionError("segment lengths do not add up", where=where)
+    if (words[:, columns.KIND_TO_EXTENSION] >> _EXTENSION_BITS > sizes).any():
+        raise CorruptionError("segment has an extension past its record", where=where)
     stored = words.tobytes()
     return Segment(
         last_sequence - prefix.count + 1,

@@ -26,6 +26,7 @@ from eventlog.rows import (
     KeyedResult,
     SessionRow,
     TenantRow,
+    decode_number,
     expose,
     protect,
 )
@@ -74,12 +75,25 @@ class ReadTables:
         return HotLog(self.transaction, self.tables, record.last_position, record.floor)
 
     def find_number(self, tenant: str, session: str) -> int | None:
-        """Number of a session, or of the tenant itself when ``session`` is empty."""
+        """Number of a session, or of the tenant itself when ``session`` is empty.
+
+        Raises:
+            CorruptionError: The row is damaged, or leads to somebody of another name.
+        """
         key = name_key(tenant, session)
         value = self.transaction.get(key, db=self.tables["name"])
         if value is None:
             return None
-        return int(U64.unpack(expose(key, value, f"name {key.hex()}"))[0])
+        where = f"name {key.hex()}"
+        number = decode_number(key, value, where)
+        if session:
+            row = self.load_row(number)
+            found = (row.tenant, row.name)
+        else:
+            found = (self.load_tenant(number).name, "")
+        if found != (tenant, session):
+            raise CorruptionError(f"leads to {number}, which has another name", where=where)
+        return number
 
     def find_session(self, name: Name) -> int | None:
         """Number of a session, None when there is none."""
@@ -173,7 +187,7 @@ class ReadTables:
                 tenant, inverted = PAIR.unpack(key)
                 if tenant != tenant_number:
                     break
-                number = U64.unpack(expose(key, value, f"activity {key.hex()}"))[0]
+                number = decode_number(key, value, f"activity {key.hex()}")
                 yield U64_MAX - inverted, number
                 found = cursor.next()
         finally:

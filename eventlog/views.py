@@ -285,6 +285,11 @@ class Views:
             row = tables.load_row(session)
             if row.last_position != position:
                 continue  # a newer row stands for it
+            if row.tenant_number != tenant_number:
+                raise CorruptionError(
+                    f"leads to session {session} of another tenant",
+                    where=f"activity of tenant {tenant_number}, position {position}",
+                )
             facts = _facts(Origin(session, row.tenant, row.name), row, None)
             if accept(facts):
                 found.append(facts)

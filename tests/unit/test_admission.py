@@ -20,7 +20,7 @@ from eventlog.admission import (
     key_digest,
     signed_head,
 )
-from eventlog.body import decode_body, encode_plain
+from eventlog.body import decode_body, decode_marks, encode_plain
 from eventlog.errors import (
     AppendConflictError,
     CorruptionError,
@@ -89,7 +89,7 @@ def stored(ledger: Ledger, position: int) -> Record:
 
 
 def marks(record: Record) -> dict[int, Any]:
-    found: dict[int, Any] = decode_body(record.extension) if record.extension else {}
+    found = decode_marks(record.extension, where="here") if record.extension else {}
     return found
 
 
@@ -939,4 +939,4 @@ def test_any_history_is_decided_as_the_model_does(history: list[list[Any]]) -> N
 def test_maps_are_extended(before: dict[int, Any]) -> None:
     encoded = encode_plain(before) if before else b""
     added = [encode_plain(20) + encode_plain("x"), encode_plain(21) + encode_plain([None])]
-    assert decode_body(extend_map(encoded, added)) == {**before, 20: "x", 21: [None]}
+    assert decode_marks(extend_map(encoded, added), where="here") == {**before, 20: "x", 21: [None]}

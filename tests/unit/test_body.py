@@ -13,10 +13,17 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
+from cbor2 import CBORTag
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eventlog.body import canonical_bytes, decode_body, encode_body, encode_plain
+from eventlog.body import (
+    canonical_bytes,
+    decode_body,
+    decode_marks,
+    encode_body,
+    encode_plain,
+)
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN, METADATA_BYTES_MAX
 from tests.format import independent
@@ -433,11 +440,59 @@ def test_a_body_cut_short_is_corruption(value: Any, data: st.DataObject) -> None
         pytest.param([b"x"], [[]], id="empty"),
         pytest.param([b"x"], [5], id="no-list"),
         pytest.param([b"x"], [["s", "a"]], id="key-into-a-list"),
+        pytest.param(["x"], [["s", 0]], id="text-already"),
+        pytest.param([b"x"], [["s", -1]], id="from-the-end"),
+        pytest.param([b"x"], [["s", False]], id="step-is-a-bool"),
+        pytest.param([b"x"], [["f", 0]], id="no-eight-bytes"),
+        pytest.param([b"x"], {"s": 0}, id="fixes-in-a-map"),
+        pytest.param([b"x"], [["k", 0]], id="renames-in-a-list"),
+        pytest.param({"a": b"x"}, [["k", "a"]], id="renames-a-text-key"),
+        pytest.param({b"a": 1}, [["k"]], id="renames-nothing"),
+        pytest.param({b"a": 1}, [["k", b"a"], ["k", b"a"]], id="renames-twice"),
     ],
 )
 def test_fixes_that_lead_nowhere_are_corruption(value: Any, fixes: Any) -> None:
     with pytest.raises(CorruptionError):
         decode_body(encode_plain(value), fixes)
+
+
+@pytest.mark.parametrize("inner", ["00", "4105", "6161", "80", "820102"])
+def test_tags_are_corruption(inner: str) -> None:
+    """Those that cbor2 knows became sets, dates, lists that hold themselves, or plain values."""
+    for tag in (*range(300), 1004, 43000, 55799, 2**40):
+        data = encode_plain(CBORTag(tag, 0))[:-1] + bytes.fromhex(inner)
+        for body in (data, b"\x81" + data, b"\xa1\x61a" + data):
+            with pytest.raises(CorruptionError):
+                decode_body(body)
+        with pytest.raises(CorruptionError):
+            decode_marks(b"\xa1\x01" + data, where="here")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "f7",
+        "f0",
+        "f820",
+        "81f7",
+        "a101f6",
+        "a14161f6",
+        "81a101f6",
+        "3bffffffffffffffff",
+        "813bffffffffffffffff",
+        "81" * (DEPTH_MAX + 1) + "f6",
+    ],
+)
+def test_what_no_body_holds_is_corruption(data: str) -> None:
+    """Undefined, simple values, keys that are no text, ints out of range, too deep."""
+    with pytest.raises(CorruptionError):
+        decode_body(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, {1: {2: 3}}, 1, None])
+def test_marks_are_a_map_with_numbers_as_keys(value: Any) -> None:
+    with pytest.raises(CorruptionError, match="here"):
+        decode_marks(encode_plain(value), where="here")
 
 
 def test_encoding_does_not_depend_on_the_recursion_limit() -> None:

@@ -18,7 +18,7 @@ from engine.drafting import (
 )
 from engine.kinds import APPLICATION, PUBLIC, ROLES
 from eventlog.ack import Draft, store_id
-from eventlog.body import decode_body, encode_body
+from eventlog.body import decode_body, decode_marks, encode_body
 from eventlog.content import fingerprint_of
 from eventlog.errors import (
     InvalidMessageError,
@@ -49,7 +49,7 @@ MARKS = {
 
 
 def marks(draft: Draft) -> dict[int, Any]:
-    found: dict[int, Any] = decode_body(draft.extension) if draft.extension else {}
+    found = decode_marks(draft.extension, where="here") if draft.extension else {}
     return found
 
 

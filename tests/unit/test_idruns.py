@@ -28,6 +28,7 @@ from eventlog.idrows import (
     DIRECTORY_KIND,
     ENTRIES_KIND,
     FILTER_BLOCK_WORDS,
+    FILTER_WORDS_MAX,
     LEVEL_RUNS,
     PAGE_BYTES,
     SERVING,
@@ -40,6 +41,7 @@ from eventlog.idrows import (
     decode_run,
     encode_blocks,
     encode_filter,
+    filter_key,
     hash_halves,
     masks_of,
     sort_table,
@@ -48,6 +50,7 @@ from eventlog.idrows import (
     words_for,
 )
 from eventlog.idruns import IdRuns
+from eventlog.rows import protect
 
 Entry = tuple[bytes, int, int]
 Places = dict[bytes, tuple[int, int]]
@@ -184,7 +187,7 @@ runs_strategy = st.builds(
     numbers,
     st.integers(1, 255),
     st.integers(0, 2),
-    numbers,
+    st.integers(1, FILTER_WORDS_MAX),
     numbers,
     numbers,
     numbers,
@@ -201,6 +204,21 @@ def test_a_directory_row_comes_back(run: IdRun) -> None:
 def test_a_merge_row_comes_back(output: IdRun, inputs: list[int], taken: int) -> None:
     merge = IdMerge(output, tuple(inputs), taken)
     assert decode_merge(*merge.row()) == merge
+
+
+def test_rows_with_impossible_numbers_are_refused() -> None:
+    """A level of 0 has nothing below it, and there is no room for any number of words."""
+    for words in (0, FILTER_WORDS_MAX + 1, U64_MAX):
+        with pytest.raises(CorruptionError, match="numbers"):
+            decode_run(*IdRun(1, 0, SERVING, words).row())
+    key = b"\x03\x00"
+    rest = (1).to_bytes(8, "big") + IdRun(1, 0, 0, 1).fields() + bytes(16)
+    with pytest.raises(CorruptionError, match="level 0"):
+        decode_merge(key, protect(key, rest))
+    run = IdRun(1, 0, SERVING, 1)
+    for size in (0, 7, 9, 16):
+        with pytest.raises(CorruptionError, match="another size"):
+            decode_filter_block(run, 0, protect(filter_key(1, 0), bytes(size)))
 
 
 @given(st.dictionaries(names, st.tuples(numbers, numbers), min_size=1), numbers)

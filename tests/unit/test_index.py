@@ -464,12 +464,58 @@ def test_a_record_without_a_header_that_makes_sense_is_lost(value: bytes) -> Non
     assert index.position == 4
 
 
+def test_a_session_whose_row_is_damaged_hides_no_other() -> None:
+    """Following the log stopped at its first event, so that no session could be read."""
+    world = World()
+    for session in (1, 2, 1, 2):
+        world.append(session)
+
+    def load_row(number: int) -> SessionRow:
+        if number == 1:
+            raise CorruptionError("checksum does not match", where="session 1")
+        return world.rows[number]
+
+    index = LooseIndex()
+    index.catch_up(world.commit_record(), world.read_hot, load_row, id_hash, lambda: None)
+    assert (list(index.damaged), list(index.unsealable)) == ([], [1])
+    assert index.states[2].loose.positions == [2, 4]
+    assert index.position == 4
+
+
+@pytest.mark.parametrize("sequence", [0, 2, 2**60], ids=["again", "skips", "far"])
+def test_a_sequence_that_cannot_be_is_damage(sequence: int) -> None:
+    """Places were made for all that seemed to be missing, or others took a wrong one."""
+    world = World()
+    for session in (1, 2, 1):
+        world.append(session)
+    world.log[2] = (1, sequence, encode_record(3, session=1, sequence=sequence))
+    index = LooseIndex()
+    world.bring(index)
+    assert list(index.damaged) == [3]
+    assert index.states[1].loose.positions == [1]
+
+
+def test_an_extension_that_is_damaged_keeps_its_event() -> None:
+    """Id or key are unknown, so nothing may be appended; the event itself is whole."""
+    world = World()
+    for session in (1, 2, 1):
+        world.append(session)
+    world.log[0] = (1, 0, encode_record(1, session=1, sequence=0, flags=int(Flag.NAMED)))
+    index = LooseIndex()
+    world.bring(index)
+    assert list(index.damaged) == [1]
+    assert index.states[1].loose.positions == [1, 3]
+    assert index.states[1].next == 2
+
+
 def test_an_extension_that_is_no_map_is_damage() -> None:
     value = encode_record(1, session=1, sequence=0, extension=encode_plain([1]))
     with pytest.raises(CorruptionError, match="no map"):
-        extension_of(value)
-    value = encode_record(1, session=1, sequence=0, extension=encode_plain({1: "a"}), body=b"\xf6")
-    assert extension_of(value) == {1: "a"}
+        extension_of(value, "log 1")
+    value = encode_record(
+        1, session=1, sequence=0, flags=64, extension=encode_plain({1: "a"}), body=b"\xf6"
+    )
+    assert extension_of(value, "log 1") == {1: "a"}
 
 
 def test_records_of_the_tests_are_whole() -> None:

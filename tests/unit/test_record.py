@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
+from eventlog.body import encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
 from eventlog.record import (
@@ -29,6 +30,7 @@ from eventlog.record import (
     Origin,
     Record,
     change_tail,
+    decode_extension,
     decode_record,
     encode_record,
     encode_tail,
@@ -210,3 +212,42 @@ def test_constants_agree() -> None:
     assert len(set(Flag)) == 7
     assert all(flag.value.bit_count() == 1 and flag < 2**16 for flag in Flag)
     assert sorted(Extension) == list(range(1, 17))
+
+
+def marks(**changes: object) -> dict[int, object]:
+    whole = {"1": "id", "2": bytes(16), "3": bytes(16), "4": 2, "5": b"\xa0", "10": [b"", None]}
+    found = {**whole, **{name.removeprefix("_"): value for name, value in changes.items()}}
+    return {int(name): value for name, value in found.items() if value is not None}
+
+
+MARKED = int(Flag.NAMED | Flag.KEYED)
+
+
+def test_an_extension_comes_back() -> None:
+    assert decode_extension(encode_plain(marks()), MARKED, "here") == marks()
+    assert decode_extension(b"", 0, "here") == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "extension"),
+    [
+        pytest.param(MARKED, b"", id="nothing"),
+        pytest.param(MARKED, encode_plain([1]), id="no-map"),
+        pytest.param(MARKED, encode_plain({"1": 2}), id="text-keys"),
+        pytest.param(0, encode_plain({1: "id"}), id="id-without-flag"),
+        pytest.param(MARKED, encode_plain(marks(_1=None)), id="flag-without-id"),
+        pytest.param(MARKED, encode_plain(marks(_1=7)), id="id-is-no-text"),
+        pytest.param(int(Flag.NAMED), encode_plain(marks()), id="key-without-flag"),
+        pytest.param(MARKED, encode_plain(marks(_2=None)), id="flag-without-key"),
+        pytest.param(MARKED, encode_plain(marks(_2=b"short")), id="short-digest"),
+        pytest.param(MARKED, encode_plain(marks(_3=None)), id="no-content"),
+        pytest.param(MARKED, encode_plain(marks(_4=0)), id="count-of-nothing"),
+        pytest.param(MARKED, encode_plain(marks(_4=2**40)), id="count-too-large"),
+        pytest.param(MARKED, encode_plain(marks(_4=True)), id="count-is-a-bool"),
+        pytest.param(MARKED, encode_plain(marks(_5="x")), id="metadata-is-text"),
+        pytest.param(MARKED, encode_plain(marks(_10={})), id="opening-is-a-map"),
+    ],
+)
+def test_an_extension_of_another_shape_is_refused(flags: int, extension: bytes) -> None:
+    with pytest.raises(CorruptionError, match="here"):
+        decode_extension(extension, flags, "here")

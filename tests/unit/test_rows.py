@@ -14,6 +14,7 @@ from xxhash import xxh3_64_digest
 from eventlog.body import encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
+from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.rows import (
     CHECKSUM_BYTES,
     COMMIT_KEY,
@@ -21,11 +22,13 @@ from eventlog.rows import (
     NO_LINK,
     NO_SEQUENCE,
     OPTIONS_KEY,
+    POSITION_MAX,
     SECRET_BYTES,
     CommitRecord,
     KeyedResult,
     SessionRow,
     TenantRow,
+    decode_number,
     expose,
     peek_last_position,
     protect,
@@ -35,16 +38,61 @@ u64 = st.one_of(st.integers(0, U64_MAX), st.sampled_from([0, U64_MAX]))
 u32 = st.integers(0, 2**32 - 1)
 names = st.text(st.characters(codec="utf-8"), max_size=10)
 digests = st.binary(min_size=16, max_size=16)
-commit_records = st.builds(
-    CommitRecord, *[u64] * 12, link=digests, previous=st.binary(min_size=8, max_size=8)
-)
+positions = st.one_of(st.integers(0, POSITION_MAX), st.sampled_from([0, POSITION_MAX]))
+HOT_MAX = HOT_TABLES * HOT_TABLE_POSITIONS
+
+
+@st.composite
+def commit_records_drawn(draw: st.DrawFn) -> CommitRecord:
+    last = draw(positions)
+    floor = last + 1 - draw(st.integers(0, min(last, HOT_MAX)))
+    rest = [draw(u64) for _ in range(10)]
+    return CommitRecord(
+        last, floor, *rest, link=draw(digests), previous=draw(st.binary(min_size=8, max_size=8))
+    )
+
+
+commit_records = commit_records_drawn()
 openings = st.one_of(
     st.none(),
     st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.just([["s", "title"]]))).map(list),
 )
-session_rows = st.builds(SessionRow, *[u64] * 10, u32, u32, names, names, openings)
+
+
+@st.composite
+def session_rows_drawn(draw: st.DrawFn) -> SessionRow:
+    sealed = draw(positions)
+    counts = st.integers(0, sealed)
+    return SessionRow(
+        tenant_number=draw(u64),
+        created_position=draw(positions),
+        created_us=draw(u64),
+        sealed=sealed,
+        messages=draw(counts),
+        head=draw(st.sampled_from([NO_SEQUENCE, sealed - 1])) if sealed else NO_SEQUENCE,
+        last_position=draw(positions),
+        last_recorded_us=draw(u64),
+        keys=draw(counts),
+        segments=draw(counts),
+        since_roll_up=draw(u32),
+        flags=draw(u32),
+        tenant=draw(names),
+        name=draw(names.filter(bool)),
+        opening=draw(openings),
+    )
+
+
+session_rows = session_rows_drawn()
 tenant_rows = st.builds(TenantRow, st.binary(min_size=32, max_size=32), names)
-keyed_results = st.builds(KeyedResult, digests, u64, u64, u64)
+
+
+@st.composite
+def keyed_results_drawn(draw: st.DrawFn) -> KeyedResult:
+    last = draw(positions)
+    return KeyedResult(draw(digests), draw(st.integers(0, last)), last, draw(positions))
+
+
+keyed_results = keyed_results_drawn()
 
 
 @given(st.binary(max_size=30), st.binary(max_size=60))
@@ -108,7 +156,7 @@ def test_a_keyed_result_comes_back(number: int, digest: bytes, result: KeyedResu
 
 KEY = U64.pack(7)
 KEYED_KEY = KEY + bytes(range(16))
-ROW = SessionRow(1, 2, 3, 4, 5, 3, 9, 10, 1, 1, 0, 0, "acme", "call", [b"\xa0", None])
+ROW = SessionRow(1, 2, 3, 4, 4, 3, 9, 10, 1, 1, 0, 0, "acme", "call", [b"\xa0", None])
 EXAMPLES: list[Any] = [
     pytest.param(
         COMMIT_KEY,
@@ -180,6 +228,83 @@ def test_a_session_row_whose_names_do_not_decode_is_refused() -> None:
     rest = ROW.encode(KEY)[8:96]
     with pytest.raises(CorruptionError, match="session 7"):
         SessionRow.decode(KEY, protect(KEY, rest + b"\x83\x61"))
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        None,
+        [],
+        ["a", "b"],
+        ["a", "b", None, None],
+        {"a": 1},
+        [1, "b", None],
+        ["a", b"b", None],
+        ["a", "", None],
+    ],
+)
+def test_a_session_row_of_other_details_is_refused(details: Any) -> None:
+    rest = ROW.encode(KEY)[8:96]
+    with pytest.raises(CorruptionError, match="session 7"):
+        SessionRow.decode(KEY, protect(KEY, rest + encode_plain(details)))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"messages": 5},
+        {"keys": 5},
+        {"segments": 5},
+        {"head": 4},
+        {"sealed": 2**63},
+        {"last_position": 2**63},
+        {"created_position": U64_MAX},
+    ],
+)
+def test_a_session_row_with_impossible_numbers_is_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(CorruptionError, match="numbers"):
+        SessionRow.decode(KEY, replace(ROW, **numbers).encode(KEY))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"last_position": 2**63, "floor": 2**63},
+        {"last_position": 5, "floor": 7},
+        {"floor": 0},
+        {"last_position": 2**40, "floor": 1},
+    ],
+)
+def test_a_commit_record_with_impossible_numbers_is_refused(numbers: dict[str, int]) -> None:
+    """Readers would walk positions for ever."""
+    with pytest.raises(CorruptionError, match="commit record"):
+        CommitRecord.decode(CommitRecord(**numbers).encode())
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(31), bytes(32) + b"\xff"])
+def test_a_tenant_row_of_another_shape_is_refused(rest: bytes) -> None:
+    with pytest.raises(CorruptionError, match="tenant 7"):
+        TenantRow.decode(KEY, protect(KEY, rest))
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(39), bytes(41), bytes(16) + b"\xff" * 24])
+def test_a_keyed_result_of_another_shape_is_refused(rest: bytes) -> None:
+    with pytest.raises(CorruptionError, match=KEYED_KEY.hex()):
+        KeyedResult.decode(KEYED_KEY, protect(KEYED_KEY, rest))
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(7), bytes(9)])
+def test_a_number_of_another_size_is_refused(rest: bytes) -> None:
+    with pytest.raises(CorruptionError, match="here"):
+        decode_number(KEY, protect(KEY, rest), "here")
+
+
+def test_a_last_position_is_checked_before_it_is_believed() -> None:
+    value = bytearray(CommitRecord(5).encode())
+    value[8] ^= 1
+    for wrong in (bytes(value), b"", protect(COMMIT_KEY, bytes(119))):
+        with pytest.raises(CorruptionError, match="commit record"):
+            peek_last_position(wrong)
 
 
 def test_commit_records_form_a_chain_of_their_own() -> None:

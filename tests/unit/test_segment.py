@@ -5,12 +5,14 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
+from eventlog.columns import KIND_TO_EXTENSION, TAIL_BYTES
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR, U64_MAX
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
@@ -323,3 +325,29 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
     payload = zstandard.ZstdCompressor().compress(bytes(content))
     with pytest.raises(CorruptionError, match="do not add up"):
         decode_segment(KEY, forged(KEY, VALUE, payload))
+
+
+def test_lengths_that_come_round_to_the_right_sum_are_refused() -> None:
+    """They were added modulo 2**64, so that two wrong ones looked right."""
+    records = [encode_record(at + 1, session=7, sequence=at, body=b"abc") for at in range(2)]
+    run = Run(7, 1, records, [1, 2])
+    words = describe_runs([run])
+    words[0, TAIL_BYTES] += np.uint64(2**63)
+    words[1, TAIL_BYTES] += np.uint64(2**63)
+    with pytest.raises(CorruptionError, match="add up"):
+        decode_segment(*encode_segments([run], words)[0])
+
+
+def test_an_extension_longer_than_its_record_is_refused() -> None:
+    records = [encode_record(at + 1, session=7, sequence=at, body=b"abc") for at in range(2)]
+    run = Run(7, 1, records, [1, 2])
+    words = describe_runs([run])
+    words[0, KIND_TO_EXTENSION] |= np.uint64(4 << 32)
+    with pytest.raises(CorruptionError, match="extension"):
+        decode_segment(*encode_segments([run], words)[0])
+
+
+def test_a_segment_before_the_first_sequence_is_refused() -> None:
+    records = [encode_record(at + 1, session=7, sequence=at) for at in range(2)]
+    with pytest.raises(CorruptionError, match="before sequence 0"):
+        decode_segment(*encode_segment(Run(7, 0, records, [1, 2])))
