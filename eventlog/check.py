@@ -1,92 +1,78 @@
 """Check: read everything, and report each place where bytes break ``FORMAT.md``.
 
-Changes nothing. Damage in one place never hides the rest: each finding names its table and key.
+Changes nothing. Damage in one place never hides the rest: each finding names its table and key, and
+the session where there is one. What is wrong only because of something that was found is counted,
+not listed. Findings are judged against one read transaction. The invariants, by number:
 
-Findings are judged against one read transaction. The invariants, by number:
-    1. Every value's checksum matches its key and content.
+    1. Every value's checksum matches its key and content, and what it covers has the right shape.
     2. Positions are dense: order blocks below the floor, hot records from it to the last position.
     3. Sequences are dense within each session: segments first, then loose records.
     4. Order blocks, segments and hot records agree on which event holds which position.
     5. The chain's links, recomputed from the records, equal the stored ones.
-    6. Session rows equal the fold of what is sealed: counts, head, last position, segments.
+    6. Session rows equal the fold of their events: counts, head, positions, times, opening facts.
     7. Names lead to the sessions and tenants that carry them, and each session has its name.
-    8. Idempotency keys in the tables point to sealed events; the id runs are whole and in order.
+    8. Each sealed event with an idempotency key has its row and each row its event, and they say
+       the same; each event with a caller's id that was cut is found by it, and no entry of the id
+       runs leads anywhere else.
     9. The commit record's counts and transaction are those of the store.
+
+Memory: a row without its opening facts for each session, a secret for each tenant, and 25 bytes
+for each event below the floor, to put segments, which lie by session, in the order of positions.
+Keys and ids take none: both sides are looked up one by one, and counted (``checkmarks``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lmdb import Error as LmdbError
+from xxhash import xxh3_64_digest
+
+from eventlog.body import decode_body, encode_plain
+from eventlog.checkmarks import MarksCheck
 from eventlog.errors import CorruptionError
+from eventlog.findings import CheckReport, Finding
 from eventlog.hotlog import PARTITION
-from eventlog.idruns import IdRuns
-from eventlog.keys import PAIR, U64, name_key
+from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import BLOCK_POSITIONS
-from eventlog.order import OrderBlock, block_first, block_of, next_link
+from eventlog.lmdb_errors import map_error
+from eventlog.order import OrderBlock, block_first, block_of, decode_block, next_link
 from eventlog.record import (
     CONTROL,
     FLAGS_BYTE,
-    KIND_BYTE,
     MESSAGE,
-    RECORDED_BYTE,
+    Extension,
     Flag,
     Origin,
     Record,
+    decode_extension,
+    decode_record,
     verify_record,
 )
-from eventlog.rows import NO_LINK, CommitRecord, KeyedResult, SessionRow, expose
+from eventlog.rows import (
+    NO_LINK,
+    NO_SEQUENCE,
+    CommitRecord,
+    SessionRow,
+    TenantRow,
+    decode_number,
+)
 from eventlog.segment import Segment, decode_segment
 from eventlog.tables import ReadTables
 
 if TYPE_CHECKING:
     from eventlog.log import Log
 
-FINDINGS_MAX = 10_000
+__all__ = ["CheckReport", "Finding", "check"]
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One place that is not as it should be."""
-
-    where: str
-    message: str
-
-
-@dataclass(slots=True)
-class CheckReport:
-    """What a check found.
-
-    Attributes:
-        findings: Every finding, at most 10,000.
-        counts: What was read: events, segments, sessions and so on.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """True when nothing was found."""
-        return not self.findings
-
-    def add(self, where: str, message: str) -> None:
-        """Note a finding."""
-        if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(where, message))
-
-    def add_error(self, error: CorruptionError) -> None:
-        """Note an error as a finding."""
-        self.add(error.where, str(error).removeprefix(f"{error.where}: "))
+_DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' first byte
 
 
 def check(log: Log) -> CheckReport:
     """Read the whole store in one read transaction.
 
-    Costs the decoding of every record, and memory for one small entry per session and block.
+    Costs the decoding of every record; the module says what it takes of memory.
     """
     report = CheckReport()
     with log.views.transaction() as tables:
@@ -94,307 +80,615 @@ def check(log: Log) -> CheckReport:
     return report
 
 
-class _Fold:
-    """What the records of one session add up to."""
+class CheckedSession:
+    """A session: what its row says, and what its events add up to.
 
-    __slots__ = ("following", "head", "last_position", "last_recorded_us", "messages", "segments")
+    Attributes:
+        origin: Number and names.
+        row: The row, without opening facts.
+        opening: Checksum of those.
+        lost: First and last sequences of stretches that cannot be read.
+        keyed: Sealed events with an idempotency key.
+        key_rows: Those of them that have a row.
+    """
 
-    def __init__(self) -> None:
-        self.following = 0
-        self.messages = 0
-        self.segments = 0
-        self.head = 2**64 - 1
-        self.last_position = 0
-        self.last_recorded_us = 0
+    __slots__ = (
+        "following",
+        "head",
+        "key_rows",
+        "keyed",
+        "last_position",
+        "last_recorded_us",
+        "lost",
+        "messages",
+        "opening",
+        "origin",
+        "row",
+        "segments",
+        "unsure",
+    )
+
+    def __init__(self, number: int, row: SessionRow) -> None:
+        self.origin = Origin(number, row.tenant, row.name)
+        self.opening = _opening_checksum(row.opening)
+        row.opening, row.details = None, b""
+        self.row = row
+        self.lost: list[tuple[int, int]] = []
+        self.unsure: set[str] = set()  # what the events cannot tell, as some are lost
+        self.keyed = self.key_rows = 0
+        self.following = self.messages = self.segments = 0
+        self.head = NO_SEQUENCE
+        self.last_position = self.last_recorded_us = 0
+
+    def lose(self, first: int, last: int) -> None:
+        """Events that cannot be read."""
+        self.lost.append((first, last))
+        self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
+
+    def has_lost(self, sequence: int) -> bool:
+        """True when that event is among those that cannot be read."""
+        return any([first <= sequence <= last for first, last in self.lost])
+
+    def take(self, record: Record) -> None:
+        """Add the next event."""
+        kind = record.kind_code
+        if kind < CONTROL:
+            self.head = record.sequence
+            self.unsure.discard("head")
+            self.messages += kind == MESSAGE
+        self.following = max(self.following, record.sequence + 1)
+        self.last_position = record.position
+        self.last_recorded_us = record.recorded_us
+        self.unsure -= {"last_position", "last_recorded_us"}
 
 
 class _Check:
     def __init__(self, tables: ReadTables, report: CheckReport) -> None:
         self._tables = tables
         self._report = report
-        self._folds: dict[int, _Fold] = {}
-        self._blocks: dict[int, OrderBlock] = {}
-        self._sealed: dict[int, bytearray] = {}  # block -> checksum and flags of each record
-        self._hot: list[bytes] = []  # the same of the hot records
-        self._sealed_folds: dict[int, _Fold] = {}
-        self._rows: dict[int, SessionRow] = {}
         self._record = CommitRecord()
+        self._tenants: dict[int, TenantRow] = {}
+        self._sessions: dict[int, CheckedSession] = {}
+        self._strange: set[int] = set()  # sessions whose row is damaged or missing, as reported
+        self._strange_tenants: set[int] = set()
+        self._rows = 0  # of sessions, good or bad
+        self._tenant_rows = 0
+        self._blocks: dict[int, OrderBlock] = {}
+        self._damaged_blocks: set[int] = set()
+        self._sealed: dict[int, bytearray] = {}  # by block: checksum and flags of each record
+        self._hot: list[bytes | None] = []  # the same of the hot records, None where unreadable
+        self._hot_lost = 0  # unreadable hot records whose session is not known
+        self._marks = MarksCheck(
+            tables, report, self._tenants, self._sessions, self._strange, self._miss_row
+        )
 
     def run(self) -> None:
         report = self._report
         try:
-            self._record = self._tables.commit_record()
-            self._tables.options()
+            self._record = self._marks.record = self._tables.commit_record()
         except CorruptionError as error:
             report.add_error(error)
             return
         if self._record.transaction != self._tables.transaction.id():
             report.add("commit record", "was not written by the last transaction")
         for part in (
+            self._check_options,
             self._check_tenants,
             self._check_sessions,
+            self._marks.check_runs,
             self._check_blocks,
             self._check_segments,
+            self._check_rows,
+            self._marks.check_key_rows,
+            self._marks.check_id_entries,
             self._check_hot,
             self._check_links,
-            self._check_rows,
-            self._check_keys,
+            self._check_names,
             self._check_activity,
-            self._check_ids,
+            self._check_counts,
         ):
             try:
                 part()
             except CorruptionError as error:  # the table cannot be walked further
                 report.add_error(error)
+            except LmdbError as error:
+                mapped = map_error(error, part.__name__.removeprefix("_check_"))
+                if not isinstance(mapped, CorruptionError):
+                    raise mapped from error
+                report.add_error(mapped)
 
     def _items(self, table: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of a table; keys of another size are findings."""
-        cursor = self._tables.transaction.cursor(self._tables.tables[table])
-        try:
-            for key, value in cursor:
-                if len(key) == key_bytes:
-                    yield key, value
-                else:
-                    self._report.add(f"{table} {key.hex()}", "key has another size")
-        finally:
-            cursor.close()
+        for key, value in self._tables.rows(table):
+            if len(key) == key_bytes:
+                yield key, value
+            else:
+                self._report.add(f"{table} {key.hex()}", "key has another size")
 
-    def _count(self, what: str, by: int = 1) -> None:
-        self._report.counts[what] = self._report.counts.get(what, 0) + by
+    def _follows(self, count: int = 1) -> None:
+        """Something is wrong because of what was reported."""
+        self._report.consequences += count
+
+    # Rows by number and name
+
+    def _check_options(self) -> None:
+        decode_body(self._tables.options(), where="options")
 
     def _check_tenants(self) -> None:
-        for number in range(1, self._record.tenants_made + 1):
+        for key, value in self._items("tenant", 8):
+            number = U64.unpack(key)[0]
+            self._tenant_rows += 1
             try:
-                row = self._tables.load_tenant(number)
-                if self._tables.find_number(row.name, "") != number:
-                    self._report.add(f"tenant {number}", "its name leads elsewhere")
-                self._count("tenants")
+                self._tenants[number] = TenantRow.decode(key, value)
+                self._report.count("tenants")
+                if not 1 <= number <= self._record.tenants_made:
+                    self._report.add(f"tenant {number}", "was never handed out")
             except CorruptionError as error:
                 self._report.add_error(error)
+                self._strange_tenants.add(number)
 
     def _check_sessions(self) -> None:
         for key, value in self._items("session", 8):
             number = U64.unpack(key)[0]
+            self._rows += 1
             try:
                 row = SessionRow.decode(key, value)
-                self._rows[number] = row
-                self._count("sessions")
-                if not 1 <= number <= self._record.sessions_made:
-                    self._report.add(f"session {number}", "was never handed out")
-                if self._tables.find_number(row.tenant, row.name) != number:
-                    self._report.add(f"session {number}", "its name leads elsewhere")
             except CorruptionError as error:
                 self._report.add_error(error)
-        if len(self._rows) != self._record.sessions and self._report.ok:
-            self._report.add(
-                "commit record", f"counts {self._record.sessions} sessions, not {len(self._rows)}"
+                self._strange.add(number)
+                continue
+            session = self._sessions[number] = CheckedSession(number, row)
+            self._report.count("sessions")
+            if not 1 <= number <= self._record.sessions_made:
+                self._report.add(f"session {number}", "was never handed out", session.origin)
+            tenant = self._tenants.get(row.tenant_number)
+            if tenant is not None and tenant.name != row.tenant:
+                self._report.add(f"session {number}", "names another tenant", session.origin)
+            elif tenant is None and row.tenant_number in self._strange_tenants:
+                self._follows()
+            elif tenant is None:
+                self._report.add(f"tenant {row.tenant_number}", "has no row", session.origin)
+                self._strange_tenants.add(row.tenant_number)
+
+    def _check_counts(self) -> None:
+        """The commit record counts the rows that are there and those that were missed."""
+        record = self._record
+        for what, said, rows, strange in (
+            ("sessions", record.sessions, self._rows, self._strange),
+            ("tenants", record.tenants_made, self._tenant_rows, self._strange_tenants),
+        ):
+            table = what.removesuffix("s")
+            missing = [each for each in strange if not self._tables.has_row(table, U64.pack(each))]
+            if said != rows and said == rows + len(missing):
+                self._follows()
+            elif said != rows:
+                self._report.add("commit record", f"counts {said} {what}, not {rows}")
+
+    def _check_names(self) -> None:
+        """Both ways: from those who have a name to its row, and from each row to one of them."""
+        damaged: set[bytes] = set()
+        for number, tenant in self._tenants.items():
+            self._check_name(f"tenant {number}", number, tenant.name, None, damaged)
+        for number, session in self._sessions.items():
+            self._check_name(
+                f"session {number}", number, session.row.tenant, session.origin, damaged
             )
-        known = {name_key(row.tenant, row.name) for row in self._rows.values()}
-        tenants = {name_key(row.tenant, "") for row in self._rows.values()}
         for key, value in self._items("name", 16):
+            if key in damaged:
+                continue
             try:
-                expose(key, value, f"name {key.hex()}")
-                if key not in known and key not in tenants and self._report.ok:
-                    self._report.add(f"name {key.hex()}", "no session or tenant carries it")
+                number = decode_number(key, value, f"name {key.hex()}")
             except CorruptionError as error:
                 self._report.add_error(error)
+                continue
+            found = self._sessions.get(number)
+            whose = self._tenants.get(number)
+            if (found is not None and name_key(found.row.tenant, found.row.name) == key) or (
+                whose is not None and name_key(whose.name, "") == key
+            ):
+                continue
+            if number in self._strange or number in self._strange_tenants:
+                self._follows()
+            else:
+                self._report.add(f"name {key.hex()}", "no session or tenant carries it")
+
+    def _check_name(
+        self, where: str, number: int, tenant: str, origin: Origin | None, damaged: set[bytes]
+    ) -> None:
+        key = name_key(tenant, "" if origin is None else origin.name)
+        value = self._tables.transaction.get(key, db=self._tables.tables["name"])
+        try:
+            if value is None:
+                self._report.add(where, "its name is missing", origin)
+            elif decode_number(key, value, f"name {key.hex()}") != number:
+                self._report.add(where, "its name leads elsewhere", origin)
+                damaged.add(key)
+        except CorruptionError as error:
+            self._report.add_error(error, origin)
+            damaged.add(key)
+
+    # Events
 
     def _check_blocks(self) -> None:
         floor = self._record.floor
-        for block in range(block_of(self._record.last_position + 1)):
-            try:
-                found = self._tables.load_block(block)
-                self._blocks[block] = found
-                if found.is_cut != (block_first(block) < floor):
-                    self._report.add(f"order block {block}", "is on the wrong side of the floor")
-                self._count("order_blocks")
-            except CorruptionError as error:
-                self._report.add_error(error)
         if block_first(block_of(floor)) != floor:
             self._report.add("commit record", f"floor {floor} is inside a block")
+        stop = block_of(self._record.last_position + 1)
+        expected = 0
+        for key, value in self._items("order", 8):
+            block = U64.unpack(key)[0]
+            if block >= stop:
+                self._report.add(f"order block {block}", "is beyond the last position")
+                break
+            self._miss_blocks(expected, block)
+            expected = block + 1
+            try:
+                found = decode_block(key, value)
+            except CorruptionError as error:
+                self._report.add_error(error)
+                self._damaged_blocks.add(block)
+                continue
+            self._blocks[block] = found
+            self._report.count("order_blocks")
+            if found.is_cut != (block_first(block) < floor):
+                self._report.add(f"order block {block}", "is on the wrong side of the floor")
+        self._miss_blocks(expected, stop)
+
+    def _miss_blocks(self, first: int, stop: int) -> None:
+        if first < stop:
+            which = f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
+            self._report.add(f"order block {which}", "is missing")
 
     def _check_segments(self) -> None:
         for key, value in self._items("segment", 16):
             number, last = PAIR.unpack(key)
-            where = f"segment {number}/{last}"
+            session = self._sessions.get(number)
             try:
                 segment = decode_segment(key, value)
             except CorruptionError as error:
-                self._report.add_error(error)
-                fold = self._folds.setdefault(number, _Fold())
-                fold.following = last + 1
-                fold.segments += 1
+                self._report.add_error(error, None if session is None else session.origin)
+                if session is not None and last >= session.following:
+                    session.lose(session.following, last)
+                    session.following = last + 1
+                    session.segments += 1
                 continue
-            self._count("segments")
-            if number not in self._rows:
-                self._report.add(where, "its session has no row")
-                continue
-            self._check_segment(where, number, segment)
+            self._report.count("segments")
+            if session is None:
+                self._miss_row(number)
+            else:
+                self._check_segment(f"segment {number}/{last}", session, segment)
 
-    def _check_segment(self, where: str, number: int, segment: Segment) -> None:
-        row = self._rows[number]
-        origin = Origin(number, row.tenant, row.name)
-        fold = self._folds.setdefault(number, _Fold())
-        if segment.first_sequence != fold.following:
-            self._report.add(where, f"starts at {segment.first_sequence}, not {fold.following}")
-        if segment.prefix.messages_before != fold.messages:
-            self._report.add(where, "counts other messages before it")
-        fold.segments += 1
-        before = fold.messages
+    def _miss_row(self, number: int) -> None:
+        """Events of a session without a row."""
+        if number in self._strange:
+            self._follows()
+        else:
+            self._report.add(f"session {number}", "has events and no row")
+            self._strange.add(number)
+
+    def _check_segment(self, where: str, session: CheckedSession, segment: Segment) -> None:
+        prefix = segment.prefix
+        first = segment.first_sequence
+        origin = session.origin
+        if first > session.following:
+            self._report.add(
+                where, f"the segments of {session.following} to {first - 1} are missing", origin
+            )
+            session.lose(session.following, first - 1)
+            session.unsure.add("segments")
+        elif first < session.following:
+            self._report.add(where, f"starts at {first}, not {session.following}", origin)
+        if "messages" in session.unsure:
+            session.messages = prefix.messages_before  # nothing else tells
+            session.unsure.discard("messages")
+        elif prefix.messages_before != session.messages:
+            self._report.add(where, "counts other messages before it", origin)
+        session.segments += 1
+        before = session.messages
         kinds = 0
-        for index in range(segment.count):
-            event = segment.make(index, origin, Record)
-            stored = event.stored()
-            position = event.position
-            kinds |= 1 << min(stored[KIND_BYTE], 63)
-            self._fold(fold, segment.first_sequence + index, position, stored)
-            self._check_order(where, number, segment.first_sequence + index, position, stored)
-        self._count("events", segment.count)
-        if fold.messages - before != segment.prefix.messages or kinds != segment.prefix.kinds:
-            self._report.add(where, "its prefix does not describe its records")
+        records = [segment.make(index, origin, Record) for index in range(segment.count)]
+        for record in records:
+            kinds |= 1 << min(record.kind_code, 63)
+            self._take(session, record)
+            self._check_order(where, session, record)
+        self._report.count("events", segment.count)
+        if (
+            prefix.messages,
+            prefix.kinds,
+            prefix.first_position,
+            prefix.last_position,
+            prefix.first_recorded_us,
+            prefix.last_recorded_us,
+        ) != (
+            session.messages - before,
+            kinds,
+            records[0].position,
+            records[-1].position,
+            records[0].recorded_us,
+            records[-1].recorded_us,
+        ):
+            self._report.add(where, "its prefix does not describe its records", origin)
+        self._marks.check_segment(where, session, records)
 
-    def _fold(self, fold: _Fold, sequence: int, position: int, stored: bytes) -> None:
-        if position <= fold.last_position:
-            self._report.add(f"position {position}", "is not above the session's one before")
-        kind = stored[KIND_BYTE]
-        if kind < CONTROL:
-            fold.head = sequence
-            fold.messages += kind == MESSAGE
-        fold.following = sequence + 1
-        fold.last_position = position
-        fold.last_recorded_us = int.from_bytes(stored[RECORDED_BYTE : RECORDED_BYTE + 8], "little")
+    def _take(self, session: CheckedSession, record: Record) -> None:
+        """Look at one whole event, sealed or loose, and add it to its session."""
+        where = f"position {record.position}"
+        if record.position <= session.last_position:
+            self._report.add(where, "is not above the session's one before", session.origin)
+        try:
+            self._check_content(where, session, record)
+        except CorruptionError as error:
+            self._report.add_error(error, session.origin)
+        session.take(record)
 
-    def _check_order(
-        self, where: str, number: int, sequence: int, position: int, stored: bytes
-    ) -> None:
+    def _check_content(self, where: str, session: CheckedSession, record: Record) -> None:
+        """Extension and body decode; the first event says what the row says of it."""
+        marks = decode_extension(record.extension, record.flags, where)
+        decode_body(record.payload, marks.get(Extension.BODY_FIXES), where=where)
+        if Extension.METADATA in marks:
+            decode_body(marks[Extension.METADATA], marks.get(Extension.METADATA_FIXES), where=where)
+        opening = marks.get(Extension.OPENING)
+        if record.sequence:
+            if opening is not None:
+                self._report.add(where, "opening facts after the first event", session.origin)
+            return
+        row = session.row
+        self._compare(
+            session,
+            ("created_position", row.created_position, record.position),
+            ("created_us", row.created_us, record.recorded_us),
+            ("opening facts", session.opening.hex(), _opening_checksum(opening).hex()),
+        )
+
+    def _compare(self, session: CheckedSession, *facts: tuple[str, object, object]) -> None:
+        """One finding for all that the row says otherwise than the events do."""
+        wrong = [
+            f"{name} {said}, not {found}"
+            for name, said, found in facts
+            if said != found and name not in session.unsure
+        ]
+        if wrong:
+            number = session.origin.number
+            self._report.add(f"session {number}", f"row says {', '.join(wrong)}", session.origin)
+
+    def _check_order(self, where: str, session: CheckedSession, record: Record) -> None:
         """A sealed record: its order block agrees, or the hot log still holds the same bytes."""
+        position = record.position
+        stored = record.stored()
+        if position > self._record.last_position:
+            self._report.add(where, f"has position {position}, past the last", session.origin)
+            return
         if position >= self._record.floor:
             hot = self._tables.hot_log(self._record).get(position)
             if hot != stored:
-                self._report.add(where, f"differs from the hot record at position {position}")
+                self._check_hot_differs(where, session, position, hot)
             return
-        block = self._blocks.get(block_of(position))
-        if block is None or not block.is_cut:
+        block = block_of(position)
+        place = position - block_first(block)
+        digests = self._sealed.setdefault(block, bytearray(BLOCK_POSITIONS * _DIGEST_BYTES))
+        start = place * _DIGEST_BYTES
+        if any(digests[start : start + _DIGEST_BYTES]):
+            self._report.add(where, f"a second event at position {position}", session.origin)
             return
-        place = position - block_first(block.block)
-        found = block.columns[place]
-        if int(found[0]) != number or int(found[1]) != sequence:
-            self._report.add(where, f"order block {block.block} says another event is there")
-            return
-        checksums = self._sealed.setdefault(block.block, bytearray(BLOCK_POSITIONS * 9))
-        checksums[place * 9 : place * 9 + 9] = stored[:8] + stored[FLAGS_BYTE : FLAGS_BYTE + 1]
+        digests[start : start + _DIGEST_BYTES] = _digest(stored)
+        found = self._blocks.get(block)
+        if found is None or not found.is_cut:
+            self._follows()
+        elif found.columns[place].tolist() != [session.origin.number, record.sequence]:
+            self._report.add(
+                f"order block {block}",
+                f"says that another event is at position {position}",
+                session.origin,
+            )
+
+    def _check_hot_differs(
+        self, where: str, session: CheckedSession, position: int, hot: bytes | None
+    ) -> None:
+        try:
+            if hot is not None:
+                verify_record(U64.pack(position), hot)
+                self._report.add(
+                    where, f"differs from the hot record at position {position}", session.origin
+                )
+                return
+        except CorruptionError:
+            pass
+        self._follows()  # of what is found in the hot log
+
+    def _check_rows(self) -> None:
+        """Rows say how far their sessions are sealed, and what those events add up to."""
+        for session in self._sessions.values():
+            row = session.row
+            if row.sealed > session.following:
+                self._report.add(
+                    f"session {session.origin.number}",
+                    f"the segments of {session.following} to {row.sealed - 1} are missing",
+                    session.origin,
+                )
+                session.lose(session.following, row.sealed - 1)
+                session.unsure.add("segments")
+                session.following = row.sealed
+            self._compare(
+                session,
+                ("sealed", row.sealed, session.following),
+                ("messages", row.messages, session.messages),
+                ("segments", row.segments, session.segments),
+                ("head", row.head, session.head),
+                ("last_position", row.last_position, session.last_position),
+                ("last_recorded_us", row.last_recorded_us, session.last_recorded_us),
+                ("keys", row.keys, session.keyed),
+            )
+            session.following = row.sealed
 
     def _check_hot(self) -> None:
         record = self._record
-        expected = record.floor
-        rows = self._rows
         log = self._tables.hot_log(record)
-        for key, value in log.read(PARTITION, record.floor, 2**62):
+        expected = record.floor
+        for key, value in log.read(PARTITION, record.floor, record.last_position):
             position = U64.unpack(key)[0]
-            while expected < position:
-                self._report.add(f"log {expected}", "record is missing")
-                self._hot.append(bytes(9))
-                expected += 1
-            expected += 1
-            self._hot.append(value[:8] + value[FLAGS_BYTE : FLAGS_BYTE + 1])
-            try:
-                verify_record(key, value)
-            except CorruptionError as error:
-                self._report.add_error(error)
-                continue
+            self._miss_hot(expected, position)
+            expected = position + 1
+            self._check_hot_record(key, position, value)
+        self._miss_hot(expected, record.last_position + 1)
+        for session in self._sessions.values():
+            if not session.following and self._hot_lost:
+                self._follows()
+            elif not session.following:
+                self._report.add(f"session {session.origin.number}", "has no event", session.origin)
+
+    def _miss_hot(self, first: int, stop: int) -> None:
+        """Positions that are not there: one finding for a stretch."""
+        if first >= stop:
+            return
+        which = f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
+        self._report.add(f"log {which}", "record is missing")
+        self._hot += [None] * (stop - first)
+        self._hot_lost += stop - first
+
+    def _check_hot_record(self, key: bytes, position: int, value: bytes) -> None:
+        try:
+            verify_record(key, value)
             number = int.from_bytes(value[8:16], "little")
-            sequence = int.from_bytes(value[16:24], "little")
-            self._count("hot_records")
-            row = rows.get(number)
-            if row is None:
-                self._report.add(f"log {position}", f"session {number} has no row")
-                continue
-            if sequence < row.sealed:
-                continue  # its segment was compared with it
-            self._count("events")
-            fold = self._folds.setdefault(number, _Fold())
-            if sequence != fold.following and self._report.ok:
-                self._report.add(f"log {position}", f"sequence is {sequence}, not {fold.following}")
-            if sequence == row.sealed:
-                self._sealed_folds[number] = copy(fold)
-            self._fold(fold, sequence, position, value)
-        if expected != record.last_position + 1:
-            self._report.add("log", f"ends at {expected - 1}, not {record.last_position}")
+            session = self._sessions.get(number)
+            origin = Origin(number, "", "") if session is None else session.origin
+            event = decode_record(origin, position, value, Record)
+        except CorruptionError as error:
+            self._report.add_error(error)
+            self._hot.append(None)
+            self._hot_lost += 1
+            return
+        self._hot.append(_digest(value))
+        self._report.count("hot_records")
+        if session is None:
+            self._miss_row(number)
+            return
+        if event.sequence < session.row.sealed:
+            return  # its segment was compared with it
+        self._report.count("events")
+        missing = event.sequence - session.following
+        if 0 < missing <= self._hot_lost:
+            self._hot_lost -= missing
+            self._follows(missing)
+        elif missing:
+            self._report.add(
+                f"log {position}",
+                f"sequence is {event.sequence}, not {session.following}",
+                session.origin,
+            )
+        self._take(session, event)
+
+    # The chain and the order
 
     def _check_links(self) -> None:
         """Recompute the chain, block by block, from the flags and checksums of the records."""
-        link = NO_LINK
         record = self._record
-        for block in range(block_of(record.last_position) + 1 if record.last_position else 0):
-            first = block_first(block)
-            if first < record.floor:
-                parts = self._sealed.get(block, b"")
-                items = [bytes(parts[place : place + 9]) for place in range(0, len(parts), 9)]
+        first_hot = block_of(record.floor)
+        last = block_of(record.last_position) if record.last_position else -1
+        hot = range(first_hot, last + 1)
+        links = [NO_LINK]  # what the chain may be at the end of the block before
+        expected = 0
+        for block in sorted({*self._blocks, *self._sealed, *self._damaged_blocks, *hot}):
+            if block != expected:
+                links = []
+            expected = block + 1
+            if block < first_hot:
+                digests = self._sealed_digests(block)
             else:
-                start = first - record.floor
-                items = self._hot[start : start + BLOCK_POSITIONS]
-            if items and all(any(item) for item in items):
-                run_first = first
-                run: list[bytes] = []
-                for place, item in enumerate(items):
-                    if item[8] & Flag.FIRST_OF_RUN and run:
-                        link = next_link(link, run_first, b"".join(run))
-                        run_first, run = first + place, []
-                    run.append(bytes(item[:8]))
-                link = next_link(link, run_first, b"".join(run))
-                found = self._blocks.get(block)
-                if found is not None and found.link != link:
-                    self._report.add(f"order block {block}", "the chain does not lead to its link")
+                start = (block - first_hot) * BLOCK_POSITIONS
+                digests = self._hot[start : start + BLOCK_POSITIONS]
+            whole = [digest for digest in digests if digest is not None]
+            reached: list[bytes] = []
+            if whole and len(whole) == len(digests):
+                reached = [_run_links(link, block_first(block), whole) for link in links]
+            else:
+                self._follows()
             stored = self._blocks.get(block)
-            if stored is not None:
-                link = stored.link
-        if record.link != link and self._report.ok:
+            if stored is None:
+                links = reached
+                continue
+            if reached and stored.link not in reached:
+                self._report.add(f"order block {block}", "the chain does not lead to its link")
+            links = [*reached, stored.link]
+        if expected <= last:
+            links = []
+        if not links:
+            self._follows()
+        elif record.link not in links:
             self._report.add("commit record", "the chain does not lead to its link")
 
-    def _check_rows(self) -> None:
-        for number, row in self._rows.items():
-            fold = self._sealed_folds.get(number) or self._folds.get(number) or _Fold()
-            where = f"session {number}"
-            if row.sealed != fold.following:
-                self._report.add(
-                    where, f"row says {row.sealed} sealed events, not {fold.following}"
-                )
+    def _sealed_digests(self, block: int) -> list[bytes | None]:
+        """Digests of a block's records; a record that is in no segment is reported."""
+        parts = self._sealed.get(block) or bytes(BLOCK_POSITIONS * _DIGEST_BYTES)
+        stored = self._blocks.get(block)
+        digests: list[bytes | None] = []
+        for start in range(0, len(parts), _DIGEST_BYTES):
+            digest = bytes(parts[start : start + _DIGEST_BYTES])
+            if any(digest):
+                digests.append(digest)
                 continue
-            found = (row.messages, row.segments, row.head, row.last_position)
-            wanted = (fold.messages, fold.segments, fold.head, fold.last_position)
-            if row.sealed and found != wanted:
-                self._report.add(where, f"row says {found}, its events say {wanted}")
-
-    def _check_keys(self) -> None:
-        for key, value in self._items("key", 24):
-            where = f"key {key.hex()}"
-            try:
-                result = KeyedResult.decode(key, value)
-                number = U64.unpack(key[:8])[0]
-                row = self._rows.get(number)
-                if row is None or result.first >= row.sealed:
-                    self._report.add(where, "stands for no sealed event")
-                self._count("keys")
-            except CorruptionError as error:
-                self._report.add_error(error)
+            digests.append(None)
+            place = start // _DIGEST_BYTES
+            if stored is None or not stored.is_cut:
+                self._follows()
+                continue
+            number, sequence = stored.columns[place].tolist()
+            session = self._sessions.get(number)
+            if number in self._strange or (session is not None and session.has_lost(sequence)):
+                self._follows()
+            else:
+                self._report.add(
+                    f"position {block_first(block) + place}",
+                    f"session {number}, sequence {sequence} is in no segment",
+                    None if session is None else session.origin,
+                )
+        return digests
 
     def _check_activity(self) -> None:
         current: set[int] = set()
+        damaged: set[int] = set()
         for key, value in self._items("activity", 16):
             where = f"activity {key.hex()}"
+            tenant_number, inverted = PAIR.unpack(key)
+            position = U64_MAX - inverted
             try:
-                number = U64.unpack(expose(key, value, where))[0]
+                number = decode_number(key, value, where)
             except CorruptionError as error:
                 self._report.add_error(error)
+                damaged.add(position)
                 continue
-            row = self._rows.get(number)
-            if row is not None and 2**64 - 1 - PAIR.unpack(key)[1] == row.last_position:
+            session = self._sessions.get(number)
+            if session is None and number in self._strange:
+                self._follows()
+            elif session is None or session.row.tenant_number != tenant_number:
+                self._report.add(where, f"leads to {number}, no session of that tenant")
+            elif position == session.row.last_position:
                 current.add(number)
-        for number, row in self._rows.items():
-            if row.sealed and number not in current:
-                self._report.add(f"session {number}", "has no activity row")
+        for number, session in self._sessions.items():
+            row = session.row
+            if not row.sealed or number in current:
+                continue
+            if row.last_position in damaged:
+                self._follows()
+            else:
+                self._report.add(f"session {number}", "has no activity row", session.origin)
 
-    def _check_ids(self) -> None:
-        handle: Any = self._tables.tables["id"]
-        for message in IdRuns(handle).check(self._tables.transaction):
-            self._report.add("id", message)
+
+def _digest(stored: bytes) -> bytes:
+    """What the chain needs of a stored record."""
+    return stored[:8] + stored[FLAGS_BYTE : FLAGS_BYTE + 1]
+
+
+def _run_links(link: bytes, first: int, digests: list[bytes]) -> bytes:
+    """The link after a block's records: one step for each run."""
+    run_first = first
+    run: list[bytes] = []
+    for position, digest in enumerate(digests, first):
+        if digest[8] & Flag.FIRST_OF_RUN and run:
+            link = next_link(link, run_first, b"".join(run))
+            run_first, run = position, []
+        run.append(digest[:8])
+    return next_link(link, run_first, b"".join(run))
+
+
+def _opening_checksum(opening: object) -> bytes:
+    return xxh3_64_digest(encode_plain(opening))

@@ -31,7 +31,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, NamedTuple
@@ -316,6 +316,13 @@ class IdBlock(NamedTuple):
     def table(self) -> Numbers:
         """The entries as rows of four numbers: halves of the hash, session number, sequence."""
         return np.frombuffer(self.content, _FIELD).reshape(-1, 4).astype(np.uint64)
+
+    def places(self) -> Iterator[tuple[bytes, IdPlace]]:
+        """Hash and place of each entry."""
+        for start in range(0, len(self.content), ENTRY_BYTES):
+            middle = start + HASH_BYTES
+            place = IdPlace(*_PLACE.unpack_from(self.content, middle))
+            yield self.content[start:middle], place
 
     def find(self, wanted: bytes) -> IdPlace | None:
         """The place of a hash."""

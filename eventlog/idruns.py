@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 
 FILTER_CACHE_BYTES_MAX: Final = 16 * MIB  # filters of 11 million ids
 MERGE_INPUTS_MAX: Final = 32  # a level that fell behind is merged more at once
+MISSING_MAX: Final = 1_000  # filter blocks of a run that check counts as missing
 REMOVAL_BYTES: Final = 256  # what removing a block costs of a budget: its leaf page's share
 
 assert LEVEL_RUNS <= MERGE_INPUTS_MAX
@@ -231,46 +232,79 @@ class IdRuns:
                 yield f"{place_of_run(run.number)}: its number is not handed out yet"
             if run.state == LEAVING:
                 continue  # partly removed; nobody reads it
-            yield from self._check_filter(txn, run)
-            yield from self._check_entries(txn, run)
+            unreadable: set[int] = set()  # filter blocks
+            yield from self._check_filter(txn, run, unreadable)
+            yield from self._check_entries(txn, run, unreadable)
         yield from self._check_keys(txn, {run.number for run in runs})
 
-    def _check_filter(self, txn: lmdb.Transaction[bytes], run: IdRun) -> Iterator[str]:
+    def entry_count(self, txn: lmdb.Transaction[bytes]) -> int:
+        """Entries of the runs that serve; an id that was given again counts once a run."""
+        return sum([run.entries for run in self._directory(txn).serving])
+
+    def entries(self, txn: lmdb.Transaction[bytes]) -> Iterator[tuple[bytes, IdPlace]]:
+        """Hash and place of every entry of the runs that serve."""
+        for run in self._directory(txn).serving:
+            for key, value in self._rows(txn, run_prefix(ENTRIES_KIND, run.number)):
+                yield from decode_block(run.number, key, value).places()
+
+    def _check_filter(
+        self, txn: lmdb.Transaction[bytes], run: IdRun, unreadable: set[int]
+    ) -> Iterator[str]:
         blocks = run.filter_blocks
         if run.state == WRITING:
             blocks = run.filter_block_of(run.last) + 1 if run.blocks else 0
+        missing = []
         for number in range(blocks):
+            if txn.get(filter_key(run.number, number), db=self._db) is None:
+                missing.append(number)
+                if len(missing) > MISSING_MAX:
+                    break
+                continue
             try:
                 self._filter_words(txn, run, number)
             except CorruptionError as error:
                 yield str(error)
+                unreadable.add(number)
+        if missing:
+            unreadable.update(missing if len(missing) <= MISSING_MAX else range(blocks))
+            yield f"{place_of_run(run.number, f', filter block {missing[0]}')}: is missing" + (
+                f", as are {len(missing) - 1} more" if len(missing) > 1 else ""
+            )
         if txn.get(filter_key(run.number, blocks), db=self._db) is not None:
             yield f"{place_of_run(run.number)}: has more filter blocks than its size needs"
 
-    def _check_entries(self, txn: lmdb.Transaction[bytes], run: IdRun) -> Iterator[str]:
+    def _check_entries(
+        self, txn: lmdb.Transaction[bytes], run: IdRun, unreadable: set[int]
+    ) -> Iterator[str]:
         name = place_of_run(run.number)
         entries = blocks = fingerprint = 0
         last = IdRun(0, 0, 0, 0).last
+        follows = True  # every block so far could be read
+        found = False
         for key, value in self._rows(txn, run_prefix(ENTRIES_KIND, run.number)):
             try:
                 block = decode_block(run.number, key, value)
-                if block.number != blocks or block.previous != last:
-                    yield f"{name}, block {block.number}: does not follow block {blocks - 1}"
-                table = block.table()
-                if len(sort_table(table)[1]) != len(table) or (
-                    count_up_to(table, block.previous) and block.number
-                ):
-                    yield f"{name}, block {block.number}: hashes do not rise"
-                if not self._filter_covers(txn, run, table):
-                    yield f"{name}, block {block.number}: the filter misses a hash"
             except CorruptionError as error:
                 yield str(error)
+                follows, found = False, True
                 continue
+            if (block.number != blocks or block.previous != last) and follows:
+                yield f"{name}, block {block.number}: does not follow block {blocks - 1}"
+                found = True
+            table = block.table()
+            if len(sort_table(table)[1]) != len(table) or (
+                count_up_to(table, block.previous) and block.number
+            ):
+                yield f"{name}, block {block.number}: hashes do not rise"
+                found = True
+            if not self._filter_covers(txn, run, table, unreadable):
+                yield f"{name}, block {block.number}: the filter misses a hash"
             entries += len(table)
-            blocks += 1
+            blocks = block.number + 1
             fingerprint = continue_fingerprint(fingerprint, block.checksum)
             last = block.last
-        if (entries, blocks, fingerprint, last) != (
+            follows = True
+        if not found and (entries, blocks, fingerprint, last) != (
             run.entries,
             run.blocks,
             run.fingerprint,
@@ -281,11 +315,15 @@ class IdRuns:
                 f"its directory row says {run.entries}, {run.blocks} and {run.last.hex()}"
             )
 
-    def _filter_covers(self, txn: lmdb.Transaction[bytes], run: IdRun, table: Numbers) -> bool:
+    def _filter_covers(
+        self, txn: lmdb.Transaction[bytes], run: IdRun, table: Numbers, unreadable: set[int]
+    ) -> bool:
         index = word_index(table[:, 0], run.words)
         masks = masks_of(table[:, 1])
         numbers = index // FILTER_BLOCK_WORDS
         for number in np.unique(numbers).tolist():
+            if number in unreadable:
+                continue
             here = numbers == number
             words = self._filter_words(txn, run, number)[index[here] % FILTER_BLOCK_WORDS]
             if bool(((words & masks[here]) != masks[here]).any()):

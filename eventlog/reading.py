@@ -17,6 +17,7 @@ import numpy as np
 
 from eventlog.columns import Words
 from eventlog.errors import CorruptionError
+from eventlog.hotlog import HotLog
 from eventlog.index import Loose
 from eventlog.keys import U64
 from eventlog.limits import BLOCK_POSITIONS
@@ -105,11 +106,7 @@ def read_page(
         place = sequence - loose.base
         value = loose.records[place]
         if value is None:
-            position = loose.positions[place]
-            value = log.get(position)
-            if value is None:
-                raise CorruptionError("record is missing", where=f"log {position}")
-            verify_record(U64.pack(position), value)
+            value = _read_loose(log, view, place)
         if kinds is None or value[KIND_BYTE] in kinds:
             found.append(decode_record(view.origin, loose.positions[place], value, factory))
         size += len(value)
@@ -117,6 +114,20 @@ def read_page(
         if len(found) >= events_max or size >= bytes_max:
             break
     return found, sequence
+
+
+def _read_loose(log: HotLog, view: SessionView, place: int) -> bytes:
+    """A loose record that memory does not hold."""
+    position = view.loose.positions[place]
+    wanted = (view.origin.number, view.loose.base + place)
+    value = log.get(position) if position else None
+    if value is None:
+        where = f"log {position}" if position else f"session {wanted[0]}/{wanted[1]}"
+        raise CorruptionError("record is missing", where=where)
+    verify_record(U64.pack(position), value)
+    if WORDS.unpack_from(value, CHECKSUM_BYTES)[:2] != wanted:
+        raise CorruptionError("record is of another event", where=f"log {position}")
+    return value
 
 
 def read_last(
@@ -137,10 +148,7 @@ def read_last(
         value = loose.records[place]
         if value is None:
             log = log or tables.hot_log(view.record)
-            value = log.get(loose.positions[place])
-            if value is None:
-                raise CorruptionError("record is missing", where=f"log {loose.positions[place]}")
-            verify_record(U64.pack(loose.positions[place]), value)
+            value = _read_loose(log, view, place)
         if value[KIND_BYTE] == kind:
             found.append(decode_record(view.origin, loose.positions[place], value, factory))
     following = view.sealed

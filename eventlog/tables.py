@@ -70,6 +70,24 @@ class ReadTables:
             raise CorruptionError("are missing", where="options")
         return expose(OPTIONS_KEY, value, "options")
 
+    def rows(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a table in key order, of keys that begin with a prefix."""
+        cursor = self.transaction.cursor(self.tables[table])
+        try:
+            found = cursor.set_range(prefix) if prefix else cursor.first()
+            while found:
+                key, value = cursor.item()
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+                found = cursor.next()
+        finally:
+            cursor.close()
+
+    def has_row(self, table: str, key: bytes) -> bool:
+        """Whether a table has a row of that key, good or bad."""
+        return self.transaction.get(key, db=self.tables[table]) is not None
+
     def hot_log(self, record: CommitRecord) -> HotLog:
         """The hot log."""
         return HotLog(self.transaction, self.tables, record.last_position, record.floor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from engine.export import escape
@@ -18,16 +19,31 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
         report = store.check()
     code = ExitCode.OK if report.ok else ExitCode.NEGATIVE
     if as_json:
-        findings = escape(
-            [{"where": each.where, "message": each.message} for each in report.findings]
+        screen.data(
+            {
+                "ok": report.ok,
+                "findings": escape([asdict(finding) for finding in report.findings]),
+                "omitted": report.omitted,
+                "consequences": report.consequences,
+                "counts": report.counts,
+            }
         )
-        screen.data({"ok": report.ok, "findings": findings, "counts": report.counts})
         return code
     for finding in report.findings:
-        screen.line((finding.where, "bold"), ": ", finding.message)
-    verdict = "no findings" if report.ok else terminal.counted(len(report.findings), "finding")
+        whose = ""
+        if finding.session is not None:
+            whose = f" (session {terminal.quote(finding.session)}"
+            whose += f" of tenant {terminal.quote(finding.tenant)})" if finding.tenant else ")"
+        screen.line((finding.where, "bold"), whose, ": ", finding.message)
+    found = len(report.findings) + report.omitted
+    verdict = "no findings" if report.ok else terminal.counted(found, "finding")
     counts = ", ".join(_counted(value, key) for key, value in report.counts.items())
     screen.line((verdict, "green" if report.ok else "red"), f" ({counts})" if counts else "")
+    if report.consequences:
+        places = terminal.counted(report.consequences, "more place")
+        screen.line(f"{places} could not be compared because of these")
+    if not report.ok:
+        screen.line("`turnlog export --skip-damaged` gives what is whole")
     return code
 
 
