@@ -6,6 +6,7 @@ from engine.drafting import Part
 from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import LoadResult
 from engine.reading import Events, Subscription
+from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
 from eventlog.ack import Ack
@@ -58,6 +59,7 @@ __all__ = [
     "InvalidNameError",
     "LimitExceededError",
     "LoadResult",
+    "Lost",
     "NotAStoreError",
     "NotUpToBoundError",
     "OverloadedError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import reprlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from threading import TIMEOUT_MAX
@@ -16,6 +16,7 @@ from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import SessionInfo, SessionPage
 from engine.loading import Loader, LoadResult
 from engine.reading import Events, PositionPager, Subscription
+from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
 from eventlog.ack import Ack
 from eventlog.arguments import callback, folder, items, seconds, whole
@@ -398,6 +399,23 @@ class Store(Tenant):
     async def check_async(self) -> CheckReport:
         """``check`` on the store's pool."""
         return await self._on_pool(self.check)
+
+    def salvage(
+        self, tenant: str | None = None, session: str | None = None
+    ) -> Iterator[str | Lost]:
+        """Export lines of everything that is whole in a damaged store, and what is lost.
+
+        For each lost event of a session there is a line of kind ``turnlog.damaged`` in its place,
+        so that all others keep their sequences when the lines are loaded into a new store. Needs
+        no more than the commit record, session rows and the events themselves; of a session whose
+        row is damaged the events come as ``session N`` of tenant ``turnlog.damaged``. Lazy, in the
+        order of an export, and changes nothing.
+
+        Args:
+            tenant: Only this tenant's sessions; None takes all.
+            session: Only sessions of this name.
+        """
+        return salvage_lines(self._log, tenant, session)
 
     def stats(self) -> dict[str, Any]:
         """Counts, bytes on disk, and memory against its bounds; plain data."""

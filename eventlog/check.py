@@ -33,7 +33,7 @@ from eventlog.body import decode_body, encode_plain
 from eventlog.checkmarks import MarksCheck
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
-from eventlog.hotlog import PARTITION
+from eventlog.hotlog import hot_names, hot_table
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.lmdb_errors import map_error
@@ -522,13 +522,16 @@ class _Check:
 
     def _check_hot(self) -> None:
         record = self._record
-        log = self._tables.hot_log(record)
         expected = record.floor
-        for key, value in log.read(PARTITION, record.floor, record.last_position):
-            position = U64.unpack(key)[0]
-            self._miss_hot(expected, position)
-            expected = position + 1
-            self._check_hot_record(key, position, value)
+        for name in hot_names(record.floor):
+            for key, value in self._items(name, 8):
+                position = U64.unpack(key)[0]
+                if not expected <= position <= record.last_position or hot_table(position) != name:
+                    self._report.add(f"{name} {position}", "is not of this table")
+                    continue
+                self._miss_hot(expected, position)
+                expected = position + 1
+                self._check_hot_record(key, position, value)
         self._miss_hot(expected, record.last_position + 1)
         for session in self._sessions.values():
             if not session.following and self._hot_lost:

@@ -269,7 +269,10 @@ class CorruptionError(TurnlogError):
         where: The table and key, or the file and offset.
     """
 
-    default_hint = "Stop writing and run `turnlog check` on the store."
+    default_hint = (
+        "Stop writing, run `turnlog check`, and save what is whole: "
+        "`turnlog export --skip-damaged`, then `turnlog import` into a new store."
+    )
 
     def __init__(self, message: str, *, where: str, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}", hint=hint)

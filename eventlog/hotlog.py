@@ -141,3 +141,9 @@ def fits(last: int, floor: int, count: int) -> bool:
 def hot_table(position: int) -> str:
     """Name of the table that holds a position while it is hot."""
     return HOT_NAMES[(position - 1) // HOT_TABLE_POSITIONS % HOT_TABLES]
+
+
+def hot_names(floor: int) -> list[str]:
+    """Names of all tables, in the order of their positions from the floor on."""
+    start = (floor - 1) // HOT_TABLE_POSITIONS % HOT_TABLES
+    return [*HOT_NAMES[start:], *HOT_NAMES[:start]]

@@ -129,6 +129,10 @@ class Segment:
         """About what this takes in memory."""
         return len(self.tails) + 112 * len(self.kinds) + 700
 
+    def position(self, index: int) -> int:
+        """Position of the record at an index from 0."""
+        return int.from_bytes(self.heads[index * HEAD_BYTES : index * HEAD_BYTES + 8], "little")
+
     def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
         """The record at an index from 0."""
         head = self.heads[index * HEAD_BYTES : index * HEAD_BYTES + HEAD_BYTES]

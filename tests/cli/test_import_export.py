@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import tarfile
 from pathlib import Path
@@ -403,3 +404,32 @@ def test_a_session_longer_than_a_batch(turnlog: Any, tmp_path: Path) -> None:
     assert turnlog("import", tmp_path / "store", file).code == 0
     turnlog("export", tmp_path / "store", "-o", tmp_path / "out.jsonl")
     assert lines_of(tmp_path / "out.jsonl") == lines_of(file)
+
+
+def test_what_is_whole_of_a_damaged_store_goes_into_a_new_one(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    """One damaged record kept all others in a store that takes no appends any more."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(calls, damaged)
+    data = (damaged / "data.mdb").read_bytes()
+    (damaged / "data.mdb").write_bytes(data.replace(b"Good morning", b"Bad morning!"))
+    file = tmp_path / "whole.jsonl"
+    refused = turnlog("export", damaged, "-o", file)
+    assert refused.code == ExitCode.CORRUPTION
+    assert "turnlog export --skip-damaged" in refused.err
+    assert not file.exists()
+    outcome = turnlog("export", damaged, "-o", file, "--skip-damaged")
+    assert outcome.code == ExitCode.CORRUPTION
+    assert "session call-2: event 1 is lost: log " in outcome.err
+    assert "--skip-damaged" in turnlog("check", damaged).out
+    assert turnlog("import", tmp_path / "new", file).code == 0
+    shown = turnlog("show", tmp_path / "new", "call-2").out
+    assert "Hello" in shown and "turnlog.damaged" in shown and "e2e_latency_ms" in shown
+    whole = turnlog("export", calls).out.splitlines()
+    kept = file.read_text("utf-8").splitlines()
+    assert [one == two for one, two in zip(kept, whole, strict=True)].count(False) == 1
+    assert turnlog("export", calls, "--skip-damaged").out.splitlines() == whole
+    assert turnlog("export", calls, "--skip-damaged").code == 0
+    for nobody in (("--session", "nobody"), ("--tenant", "nobody")):
+        assert turnlog("export", calls, "--skip-damaged", *nobody).code == ExitCode.NEGATIVE

@@ -54,6 +54,7 @@ def readers(store: Store) -> list[Callable[[], Any]]:
         store.health,
         lambda: [event_to_line(event) for event in store.read()],
         lambda: store.last_position,
+        lambda: list(store.salvage()),
     ]
     for tenant in ("", "acme", "nobody"):
         world = store.tenant(tenant)

@@ -228,6 +228,7 @@ def import_(
     epilog=_example(
         "turnlog export calls.turnlog -o calls.jsonl",
         "turnlog export calls.turnlog --session call-42 | jq .body",
+        "turnlog export damaged.turnlog --skip-damaged -o whole.jsonl",
     ),
 )
 def export(
@@ -241,16 +242,32 @@ def export(
         str | None, typer.Option("--session", metavar="NAME", help="Only this session.")
     ] = None,
     tenant: AnyTenantName = None,
+    skip_damaged: Annotated[
+        bool,
+        typer.Option("--skip-damaged", help="Export what is whole of a damaged store."),
+    ] = False,
 ) -> None:
     """Export events as JSON lines.
 
     One event a line, session after session in the order of their names. `turnlog import` gives
     the lines back byte for byte. The same content gives the same bytes, in whatever order its
     sessions were written. With --session but without --tenant, the unnamed tenant is meant.
+
+    With --skip-damaged, what cannot be read is told on standard error, a line of kind
+    turnlog.damaged stands in the place of each event, and the exit code is 6 if there is any.
     """
     from turnlog.verbs import export_sessions
 
-    _leave(export_sessions.run(store, output=output, force=force, session=session, tenant=tenant))
+    _leave(
+        export_sessions.run(
+            store,
+            output=output,
+            force=force,
+            session=session,
+            tenant=tenant,
+            skip_damaged=skip_damaged,
+        )
+    )
 
 
 @app.command(

@@ -12,13 +12,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-from engine import Session, Store
+from engine import Lost, Session, Store
 from engine.export import event_to_line
-from eventlog.errors import UsageError
+from eventlog.errors import SessionNotFoundError, UsageError
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import (
@@ -33,20 +34,30 @@ FLUSH_LINES = 256  # lines written together
 
 
 def run(
-    path: Path, *, output: Path | None, force: bool, session: str | None, tenant: str | None
+    path: Path,
+    *,
+    output: Path | None,
+    force: bool,
+    session: str | None,
+    tenant: str | None,
+    skip_damaged: bool,
 ) -> ExitCode:
     """Write the export to standard output, or to a file that appears once it is complete."""
+    losses: list[Lost] = []
     with open_to_read(path) as store:
         last = store.last_position
-        sessions = _chosen(store, session, tenant, last)
-        with terminal.ProgressBar("exporting", last) as bar:
-            if output is None:
-                with _standard_output() as stream:
-                    _write(sessions, last, stream, bar)
-            else:
-                with _new_file(output, replace=force) as stream:
-                    _write(sessions, last, stream, bar)
-    return ExitCode.OK
+        if skip_damaged:
+            lines = _whole_lines(store, session, tenant, losses)
+        else:
+            lines = _lines(_chosen(store, session, tenant, last), last)
+        with (
+            terminal.ProgressBar("exporting", last) as bar,
+            _standard_output() if output is None else _new_file(output, replace=force) as stream,
+        ):
+            _write(lines, stream, bar)
+    for lost in losses:
+        terminal.complain(_told(lost))
+    return ExitCode.CORRUPTION if losses else ExitCode.OK
 
 
 def _chosen(store: Store, session: str | None, tenant: str | None, last: int) -> Iterator[Session]:
@@ -60,25 +71,48 @@ def _chosen(store: Store, session: str | None, tenant: str | None, last: int) ->
     )
 
 
-def _write(
-    sessions: Iterator[Session], last: int, stream: IO[bytes], bar: terminal.ProgressBar
-) -> None:
+def _lines(sessions: Iterator[Session], last: int) -> Iterator[str]:
     for session in sessions:
-        lines: list[str] = []
         for event in session.events():
             if event.position > last:
                 break
-            lines.append(event_to_line(event))
-            if len(lines) == FLUSH_LINES:
-                _flush(lines, stream, bar)
-        _flush(lines, stream, bar)
+            yield event_to_line(event)
 
 
-def _flush(lines: list[str], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
-    if lines:
-        stream.write(("\n".join(lines) + "\n").encode())
-        bar.advance(len(lines))
-        lines.clear()
+def _whole_lines(
+    store: Store, session: str | None, tenant: str | None, losses: list[Lost]
+) -> Iterator[str]:
+    """The lines of what is whole, and of the marks; notes what is lost."""
+    if session is not None:
+        tenant = tenant or ""
+    is_empty = True
+    for each in store.salvage(tenant, session):
+        if isinstance(each, Lost):
+            losses.append(each)
+        else:
+            is_empty = False
+            yield each
+    if is_empty and tenant is not None:
+        what = "tenant " + terminal.quote(tenant) if session is None else terminal.quote(session)
+        raise SessionNotFoundError(f"nothing of {what} was found")
+
+
+def _told(lost: Lost) -> str:
+    if lost.session is None:
+        return f"an event of an unknown session is lost: {lost.error}"
+    whose = f"session {terminal.quote(lost.session)}"
+    if lost.tenant:
+        whose += f" of tenant {terminal.quote(lost.tenant)}"
+    which = f"event {lost.first} is"
+    if lost.last > lost.first:
+        which = f"events {lost.first} to {lost.last} are"
+    return f"{whose}: {which} lost: {lost.error}"
+
+
+def _write(lines: Iterator[str], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
+    while piece := list(islice(lines, FLUSH_LINES)):
+        stream.write(("\n".join(piece) + "\n").encode())
+        bar.advance(len(piece))
 
 
 @contextmanager

@@ -1,0 +1,128 @@
+"""What is whole of a damaged store: events, and marks where some are lost.
+
+Invariants:
+    1. Every event that comes out can be read to the last of its fields.
+    2. A mark stands where the lost events stood, one for each, so that loading what was exported
+       gives all others the sequences and parents that they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from engine.events import Event, decode_opening
+from engine.export import encode_line, escape_line, event_to_line
+from eventlog.errors import CorruptionError
+from eventlog.log import Log
+from eventlog.record import CONTROL
+from eventlog.salvage import FoundSession, LostEvents, Salvage
+
+TIME_MAX: Final = 2**63 - 1  # what an export line can carry
+MARK_KIND: Final = "turnlog.damaged"
+"""Kind of the events that stand for lost ones in an export."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Events that cannot be read.
+
+    Attributes:
+        tenant: The tenant's name, None when nobody knows whose the events were.
+        session: The session's name, likewise.
+        first: First sequence; the position where no session is known.
+        last: Last sequence, likewise.
+        error: Why.
+    """
+
+    tenant: str | None
+    session: str | None
+    first: int
+    last: int
+    error: CorruptionError
+
+
+def salvage_lines(
+    log: Log, tenant: str | None = None, session: str | None = None
+) -> Iterator[str | Lost]:
+    """Export lines of all that is whole, in the order of an export, and what is lost.
+
+    Right before a ``Lost`` come the marks that stand for its events.
+
+    Args:
+        log: The store.
+        tenant: Only this tenant's sessions; None takes all.
+        session: Only sessions of this name.
+    """
+    walk = Salvage(log, Event)
+    for found in sorted(walk.sessions(), key=_in_order):
+        origin = found.origin
+        if tenant in (None, origin.tenant) and session in (None, origin.name):
+            yield from _session_lines(walk, found)
+    for lost in walk.strays():
+        yield Lost(None, None, lost.first, lost.last, lost.error)
+
+
+def _in_order(found: FoundSession) -> tuple[bytes, bytes]:
+    return found.origin.tenant.encode(), found.origin.name.encode()
+
+
+def _session_lines(walk: Salvage[Event], found: FoundSession) -> Iterator[str | Lost]:
+    origin = found.origin
+    mark: dict[str, Any] = {
+        "tenant": origin.tenant,
+        "session": origin.name,
+        "kind": MARK_KIND,
+        "recorded_us": 0 if found.row is None else min(found.row.created_us, TIME_MAX),
+        "opening": _opening(found),
+    }
+    for each, following in _with_next(walk.read(found)):
+        if isinstance(each, Event):
+            try:
+                line = event_to_line(each)
+            except CorruptionError as error:
+                each = LostEvents(origin, each.sequence, each.sequence, error)
+            else:
+                yield line
+                mark["recorded_us"] = min(each.recorded_us, TIME_MAX)
+                mark["opening"] = None
+                if each.kind_code < CONTROL:
+                    mark["parent"] = each.sequence
+                continue
+        mark["body"] = {"lost": str(each.error)}
+        for sequence in range(each.first, each.last + 1):
+            mark["sequence"] = sequence
+            # The one event that is nobody's parent: what ``create`` wrote.
+            is_open = sequence == each.last == 0 and _is_root(following)
+            yield encode_line(escape_line({**mark, "kind": "open"} if is_open else mark))
+            mark["parent"] = None if is_open else sequence
+            mark["opening"] = None
+        yield Lost(origin.tenant, origin.name, each.first, each.last, each.error)
+
+
+def _with_next(items: Iterator[T]) -> Iterator[tuple[T, T | None]]:
+    """Each item and the one after it."""
+    before: T | None = None
+    for item in items:
+        if before is not None:
+            yield before, item
+        before = item
+    if before is not None:
+        yield before, None
+
+
+def _is_root(event: Event | LostEvents | None) -> bool:
+    return isinstance(event, Event) and event.kind_code < CONTROL and event.parent is None
+
+
+def _opening(found: FoundSession) -> dict[str, Any] | None:
+    if found.row is None or found.row.opening is None:
+        return None
+    try:
+        return decode_opening(found.row.opening, f"session {found.origin.number}")
+    except CorruptionError:
+        return None
