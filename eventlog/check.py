@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckReport", "Finding", "check"]
 
+_FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
 _DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' first byte
 
 
@@ -609,9 +610,10 @@ class _Check:
             if stored is None:
                 links = reached
                 continue
+            links = [stored.link]
             if reached and stored.link not in reached:
                 self._report.add(f"order block {block}", "the chain does not lead to its link")
-            links = [*reached, stored.link]
+                links.append(reached[0])  # which of the two is right, the next block tells
         if expected <= last:
             links = []
         if not links:
@@ -686,7 +688,7 @@ def _run_links(link: bytes, first: int, digests: list[bytes]) -> bytes:
     run_first = first
     run: list[bytes] = []
     for position, digest in enumerate(digests, first):
-        if digest[8] & Flag.FIRST_OF_RUN and run:
+        if digest[8] & _FIRST_OF_RUN and run:
             link = next_link(link, run_first, b"".join(run))
             run_first, run = position, []
         run.append(digest[:8])

@@ -25,6 +25,10 @@ from eventlog.tables import ReadTables, SegmentCache
 if TYPE_CHECKING:
     from eventlog.check import CheckedSession
 
+_KEYED = int(Flag.KEYED)
+_NAMED = int(Flag.NAMED)
+_MARKED = _KEYED | _NAMED
+
 
 class MarksCheck:
     """One check's share of this. ``record`` is set before anything else is called."""
@@ -62,17 +66,17 @@ class MarksCheck:
         """The sealed events of one segment."""
         named: dict[bytes, Record] = {}
         for record in records:
-            if not record.flags & (Flag.KEYED | Flag.NAMED):
+            if not record.flags & _MARKED:
                 continue
             try:
                 marks = decode_extension(record.extension, record.flags, where)
             except CorruptionError:
                 session.unsure.add("keys")
                 continue  # reported with the event
-            if record.flags & Flag.KEYED:
+            if record.flags & _KEYED:
                 session.keyed += 1
                 self._check_key(session, record, marks)
-            if record.flags & Flag.NAMED and record.position < self.record.floor:
+            if record.flags & _NAMED and record.position < self.record.floor:
                 tenant = self._tenants.get(session.row.tenant_number)
                 if tenant is None:
                     self._report.consequences += 1

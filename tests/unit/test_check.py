@@ -246,6 +246,14 @@ def test_damaged_segments_bring_no_others_along(path: Path, share: int) -> None:
     assert report.consequences >= BLOCK_POSITIONS
 
 
+@pytest.mark.parametrize("block", [0, 1])
+def test_a_link_that_is_wrong_is_one_finding(path: Path, block: int) -> None:
+    """The next block's link was compared with the wrong one too."""
+    table, key, value = rows_of(path, "order")[block]
+    change_words(path, (table, key, value), 8, bytes(16))
+    assert [finding.where for finding in check(path).findings] == [f"order block {block}"]
+
+
 def test_what_a_segment_hides_is_not_compared(path: Path) -> None:
     """Keys, ids and order of events that cannot be read are consequences."""
     keyed = next(row for row in segments_of(path, 1) if holds_a_key(row))
