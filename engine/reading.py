@@ -125,11 +125,16 @@ class PositionPager:
         size = self._size
         if self._left is not None and self._tenant is None:
             size = min(size, self._left)
-        self._window = self._log.views.read_positions(
+        window = self._log.views.read_positions(
             self.following, size, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
         )
-        self._size = min(self._size * 4, READ_WINDOW_POSITIONS)
-        return self._window is not None
+        self._window = window
+        if window is None:
+            return False
+        # Windows grow, since each decodes a segment of nearly every session, up to what fits.
+        fitting = window.count * SEGMENT_CACHE_BYTES_MAX // max(1, window.byte_count)
+        self._size = max(1, min(self._size * 8, READ_WINDOW_POSITIONS, fitting * 7 // 8))
+        return True
 
 
 async def _page_on_pool(pager: Pager, pool: Callable[[], Executor]) -> list[Event]:

@@ -317,6 +317,8 @@ class Store(Tenant):
     def flush(self, timeout: float | None = None) -> int:
         """Block until every append accepted so far is durable or refused.
 
+        While nothing else waits, sealing that is overdue is done too.
+
         Args:
             timeout: Seconds; None waits for ever.
 
@@ -333,11 +335,7 @@ class Store(Tenant):
 
     async def flush_async(self) -> int:
         """``flush`` from an event loop."""
-        for ack in self._log.pending():
-            try:
-                await ack.durable()
-            except TurnlogError:
-                continue  # whoever holds the ack hears of it
+        await self._log.flush_async()
         return self._flushed()
 
     def _flushed(self) -> int:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from lmdb import Error as LmdbError
 from xxhash import xxh3_64_digest
 
-from eventlog.body import decode_body, encode_plain
+from eventlog.body import decode_body, encode_plain, require_plain
 from eventlog.checkmarks import MarksCheck
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
@@ -425,9 +425,11 @@ class _Check:
     def _check_content(self, where: str, session: CheckedSession, record: Record) -> None:
         """Extension and body decode; the first event says what the row says of it."""
         marks = decode_extension(record.extension, record.flags, where)
-        decode_body(record.payload, marks.get(Extension.BODY_FIXES), where=where)
+        body = decode_body(record.payload, marks.get(Extension.BODY_FIXES), where=where)
+        require_plain(body, where=where)
         if Extension.METADATA in marks:
-            decode_body(marks[Extension.METADATA], marks.get(Extension.METADATA_FIXES), where=where)
+            fixes = marks.get(Extension.METADATA_FIXES)
+            require_plain(decode_body(marks[Extension.METADATA], fixes, where=where), where=where)
         opening = marks.get(Extension.OPENING)
         if record.sequence:
             if opening is not None:

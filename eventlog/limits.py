@@ -32,8 +32,8 @@ COMMIT_SHARE: Final = 4  # one session gets at most 1/4 of a commit while others
 COMMIT_ROLL_UPS_MAX: Final = 64  # or one for every 8 events of the commit, if that is more
 COMMIT_SEALED_EVENTS_MAX: Final = 2 * COMMIT_EVENTS_MAX  # about 20 ms, in slices
 COMMIT_SEALED_BYTES_MAX: Final = 2 * COMMIT_BYTES_MAX  # of records, before they are compressed
-COMMIT_CUTS_MAX: Final = 2  # hot tables cut
-COMMIT_REMOVALS_MAX: Final = 4  # stale activity rows removed while appends wait
+COMMIT_CUTS_MAX: Final = 2  # hot tables cut, of 4 blocks each
+STALE_ROWS_MAX: Final = 16_384  # replaced activity rows that may wait for an idle moment
 COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
 SLICE_US: Final = 300  # µs of Python a background thread runs before it lets the GIL go
 
@@ -41,11 +41,11 @@ SLICE_US: Final = 300  # µs of Python a background thread runs before it lets t
 BLOCK_POSITIONS: Final = (
     1_024  # positions of one order block; aligned, so finding one is arithmetic
 )
-HOT_TABLE_POSITIONS: Final = 2 * BLOCK_POSITIONS  # positions of one hot table, cut with one call
+HOT_TABLE_POSITIONS: Final = 4 * BLOCK_POSITIONS  # positions of one hot table, cut with one call
 HOT_TABLES: Final = 48  # with the other tables they fit on one page of LMDB's main database
-HOT_EVENTS_TARGET: Final = 16_384  # a rebuild of the loose index reads at most about so many
+HOT_EVENTS_TARGET: Final = 65_536  # the more, the longer the segments and a reopening
 HOT_BYTES_TARGET: Final = 64 * MIB
-HOT_PRESSURE: Final = 4  # above 4 x the target the writer seals before it takes more
+HOT_PRESSURE: Final = 2  # above 2 x the target the writer seals before it takes more
 SNAPSHOT_FREQUENCY: Final = 25  # loose messages of a session that make it due
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
@@ -57,7 +57,7 @@ LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read 
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 NAMES_MAX: Final = 65_536  # session names and rows kept
 READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together
-PAGE_EVENTS: Final = 1_024  # events an iterator reads per read transaction
+PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB
 
 # The environment

@@ -385,18 +385,44 @@ class Log:
         return self.writer.pending()
 
     def flush(self, timeout: float | None) -> None:
-        """Block until every append accepted so far is settled.
+        """Block until every append accepted so far is settled, and nothing is overdue.
 
         Raises:
-            TimeoutError: Not in time.
+            TimeoutError: Not settled in time; what is overdue is not waited for longer.
         """
         end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
+
+        def left_s() -> float | None:
+            return None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
+
         for ack in self.pending():
-            left_s = None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
             try:
-                ack.result(left_s)
+                ack.result(left_s())
             except TurnlogError:
                 continue  # whoever holds the ack hears of it
+        if not self.writer.is_tidy():
+            self.writer.tidy()
+            self.wait_until(self.writer.is_tidy, left_s())
+
+    async def flush_async(self) -> None:
+        """As ``flush``, from an event loop."""
+        for ack in self.pending():
+            try:
+                await ack.durable()
+            except TurnlogError:
+                continue  # whoever holds the ack hears of it
+        if self.writer.is_tidy():
+            return
+        self.writer.tidy()
+        while True:
+            future = self.next_commit()
+            if self.writer.is_tidy():
+                self.forget_commit(future)
+                return
+            try:
+                await future
+            finally:
+                self.forget_commit(future)
 
     def listen_refused(self, listener: RefusalListener) -> Callable[[], None]:
         """Call ``listener`` with the queued appends that were refused; on the writer's thread.

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
@@ -33,7 +34,7 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rows import CommitRecord
-from eventlog.segment import HEAD_BYTES, Segment
+from eventlog.segment import Segment
 from eventlog.tables import ReadTables, SegmentCache
 
 
@@ -178,39 +179,36 @@ class Window(Generic[R]):
     Attributes:
         first: The first position.
         count: How many positions it holds.
+        byte_count: About what it takes in memory; 0 for a window of the hot log.
     """
 
     def __init__(self, first: int, factory: Factory[R]) -> None:
         self.first = first
+        self.byte_count = 0
         self._factory = factory
         self._events: list[R] = []  # of the hot log
-        self._pieces: list[_Piece | None] = []  # of segments, one for each position
-        self._sequences: list[int] = []
+        self._pieces: list[tuple[Segment, Origin]] = []
+        # Of each position the piece, and the index in that. No pairs: the garbage collector would
+        # look at each of them.
+        self._numbers: list[int] = []
+        self._indexes: list[int] = []
 
     @property
     def count(self) -> int:
         """How many positions it holds."""
-        return len(self._events) or len(self._pieces)
+        return len(self._events) or len(self._numbers)
 
     def events(self, start: int, stop: int) -> list[R]:
         """The events from place ``start`` to before ``stop``, places from 0."""
         if self._events:
             return self._events[start:stop]
         factory = self._factory
+        pieces = self._pieces
         made: list[R] = []
-        for piece, sequence in zip(
-            self._pieces[start:stop], self._sequences[start:stop], strict=True
-        ):
-            assert piece is not None
-            segment = piece.segment
-            made.append(segment.make(sequence - segment.first_sequence, piece.origin, factory))
+        for number, index in zip(self._numbers[start:stop], self._indexes[start:stop], strict=True):
+            segment, origin = pieces[number]
+            made.append(segment.make(index, origin, factory))
         return made
-
-
-@dataclass(slots=True)
-class _Piece:
-    segment: Segment
-    origin: Origin
 
 
 def read_positions(
@@ -234,6 +232,7 @@ def read_positions(
         return window
     found = window._events
     size = 0
+    last = min(last, first + BLOCK_POSITIONS - 1)  # longer windows are of no use here
     for key, value in tables.hot_log(record).read(0, first, last - first + 1):
         verify_record(key, value)
         position = U64.unpack(key)[0]
@@ -296,38 +295,51 @@ def _fill_window(
     sequences = columns[order, 1].tolist()
     places = order.tolist()
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
-    pieces: list[_Piece | None] = [None] * len(places)
+    pieces: list[tuple[Segment, Origin]] = []
+    counts: list[int] = []
     size = 0
-    for start, stop in zip(starts[:-1], starts[1:], strict=True):
-        number = int(numbers[start])
-        origin = origin_of(tables, number)
-        done = start
-        for segment in tables.segments(number, sequences[start], cache):
-            if segment.first_sequence > sequences[done]:
-                break
-            piece = _Piece(segment, origin)
-            last = segment.first_sequence + segment.count - 1
-            size += len(segment.tails)
-            begin = done
-            while done < stop and sequences[done] <= last:
-                pieces[places[done]] = piece
-                done += 1
-            _check_place(window.first, segment, sequences[begin], places[begin])
-            _check_place(window.first, segment, sequences[done - 1], places[done - 1])
-            if done == stop:
-                break
-        if size > bytes_max and len(places) > 1:
-            raise _WindowFull
-    if None in pieces:
-        raise CorruptionError(
-            "event is in no segment", where=f"position {window.first + pieces.index(None)}"
-        )
+    with tables.segment_cursor() as cursor:
+        for start, stop in zip(starts[:-1], starts[1:], strict=True):
+            number = int(numbers[start])
+            origin = origin_of(tables, number)
+            done = start
+            kept_from = sequences[stop - 1] + 1
+            for segment in tables.segments(
+                number, sequences[start], cache, kept_from=kept_from, cursor=cursor
+            ):
+                begin = sequences[done] - segment.first_sequence
+                if begin < 0:
+                    break
+                first = done
+                done = bisect_left(sequences, segment.first_sequence + segment.count, done, stop)
+                end = begin + done - first
+                if sequences[done - 1] - segment.first_sequence != end - 1:
+                    break
+                _check_place(window.first, segment, begin, places[first])
+                _check_place(window.first, segment, end - 1, places[done - 1])
+                piece = segment if 2 * (done - first) > segment.count else segment.part(begin, end)
+                size += piece.memory_bytes
+                pieces.append((piece, origin))
+                counts.append(done - first)
+                if done == stop:
+                    break
+            if done < stop:
+                raise CorruptionError(
+                    "event is in no segment", where=f"position {window.first + places[done]}"
+                )
+            if size > bytes_max and len(places) > 1:
+                raise _WindowFull
+    # From the order of sessions back to that of positions.
+    firsts = np.array([piece.first_sequence for piece, _ in pieces], np.uint64)
+    of_places = np.empty(len(places), np.intp)
+    of_places[order] = np.repeat(np.arange(len(pieces)), counts)
     window._pieces = pieces
-    window._sequences = columns[:, 1].tolist()
+    window._numbers = of_places.tolist()
+    window._indexes = (columns[:, 1] - firsts[of_places]).tolist()
+    window.byte_count = size
 
 
-def _check_place(first: int, segment: Segment, sequence: int, place: int) -> None:
+def _check_place(first: int, segment: Segment, index: int, place: int) -> None:
     """The order block and the segment must mean the same position."""
-    start = (sequence - segment.first_sequence) * HEAD_BYTES
-    if int.from_bytes(segment.heads[start : start + 8], "little") != first + place:
+    if segment.position(index) != first + place:
         raise CorruptionError("order block and segment disagree", where=f"position {first + place}")

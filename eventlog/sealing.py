@@ -6,7 +6,8 @@ Invariants:
     1. A segment, its session's row and its place in the activity table change in one transaction.
     2. Only committed events are sealed, never those of the batch beside them.
     3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
-    4. One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 8 events that
+    4. Beside appends only a full hot log is sealed; what is due waits for a moment without any.
+       One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 8 events that
        it appends, and of all of them at most ``COMMIT_SEALED_EVENTS_MAX`` events and
        ``COMMIT_SEALED_BYTES_MAX`` bytes, plus one segment; the rest of a session follows in later
        commits. It cuts at most ``COMMIT_CUTS_MAX`` tables.
@@ -18,7 +19,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -33,7 +33,6 @@ from eventlog.limits import (
     COMMIT_BYTES_MAX,
     COMMIT_CUTS_MAX,
     COMMIT_EVENTS_MAX,
-    COMMIT_REMOVALS_MAX,
     COMMIT_ROLL_UPS_MAX,
     COMMIT_SEALED_BYTES_MAX,
     COMMIT_SEALED_EVENTS_MAX,
@@ -43,6 +42,7 @@ from eventlog.limits import (
     HOT_TABLE_POSITIONS,
     SEGMENT_BYTES_TARGET,
     SEGMENT_EVENTS_MAX,
+    STALE_ROWS_MAX,
 )
 from eventlog.order import block_first, block_of, encode_block
 from eventlog.record import HEADER_BYTES, recorded_of, verify_record
@@ -53,9 +53,9 @@ from eventlog.tables import WriteTables
 SEALED_TOGETHER = 8  # segments; with the next about one slice of Python
 SEALED_TOGETHER_EVENTS = 256  # reached by the last of them
 LEAST_ROLL_UPS = 4  # sessions that a small commit may seal
-LEAST_SEALED_EVENTS = 1_024  # of them
+LEAST_SEALED_EVENTS = 256  # of them
 EVENTS_PER_ROLL_UP = 8  # fewer than a segment holds, so that sealing keeps up
-SEALED_PER_EVENT = 2  # events sealed for each that is appended, so that a backlog shrinks
+ID_RUN_POSITIONS = 2 * BLOCK_POSITIONS  # whose ids make one run, with a filter of one page
 TIDY_ROLL_UPS = 16  # sessions that a commit without events seals
 RUN_EVENTS_MAX = SEGMENT_BYTES_TARGET // HEADER_BYTES  # no longer run has the target's size
 
@@ -66,6 +66,7 @@ assert RUN_EVENTS_MAX <= SEGMENT_EVENTS_MAX
 class Sealing:
     """What one commit seals and cuts, for memory to take over after it."""
 
+    popped: set[SessionState] = field(default_factory=set)  # from the queue of those that are due
     rows: list[tuple[SessionState, SessionRow]] = field(default_factory=list)
     runs: list[tuple[SessionRow, Run]] = field(default_factory=list)
     segments: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -81,15 +82,18 @@ class Sealing:
         with index.lock:
             for state, row in self.rows:
                 index.seal(state, row)
-                state.is_due = False
-                index.mark_due(state)
+            self._queue_again(index)
             index.drop_before(self.floor)
             index.stale_activity.extend(self.replaced)
 
     def drop(self, index: LooseIndex) -> None:
         """Nothing was written: what was due is due again."""
         with index.lock:
-            for state, _ in self.rows:
+            self._queue_again(index)
+
+    def _queue_again(self, index: LooseIndex) -> None:
+        for state in self.popped:
+            if state.number not in index.unsealable:
                 state.is_due = False
                 index.mark_due(state)
 
@@ -99,10 +103,9 @@ def is_overdue(index: LooseIndex, *, all_due: bool = True) -> bool:
     if index.damaged:
         return False
     index.advance_scan()
-    is_long = len(index.hot) > HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET
     return (
         (all_due and bool(index.due))
-        or (is_long and index.scan < index.floor + len(index.hot))  # something is still loose
+        or _fill(index) > 1
         or index.scan >= index.floor + HOT_TABLE_POSITIONS
         or bool(index.stale_activity)
     )
@@ -153,19 +156,23 @@ def seal(
             if done.keys:
                 tables.put_keys(done.keys)
         _cut(tables, log, index, done, pause)
-        # At least as many as this commit replaces, so that they do not pile up.
-        removals = max(COMMIT_REMOVALS_MAX, len(done.replaced) + 1)
-        if not event_count:
-            removals = COMMIT_EVENTS_MAX
-        stale = index.stale_activity
-        while stale and removals:
-            tables.remove_activity(*stale.popleft())
-            done.removed += 1
-            removals -= 1
+        _remove_stale(tables, index, done, event_count)
     except BaseException:
         done.drop(index)
         raise
     return done
+
+
+def _remove_stale(tables: WriteTables, index: LooseIndex, done: Sealing, event_count: int) -> None:
+    """Remove replaced activity rows while nothing waits, or as many as come when they pile up."""
+    stale = index.stale_activity
+    removals = COMMIT_EVENTS_MAX
+    if event_count:
+        removals = 2 * len(done.replaced) if len(stale) > STALE_ROWS_MAX else 0
+    while stale and removals:
+        tables.remove_activity(*stale.popleft())
+        done.removed += 1
+        removals -= 1
 
 
 @dataclass(slots=True)
@@ -175,46 +182,57 @@ class _Share:
     sessions: int
     event_count: int
     byte_count: int
+    all_due: bool = False  # also sessions that are due while the hot log is not full
 
     @property
     def is_left(self) -> bool:
         return self.event_count > 0 and self.byte_count > 0
 
 
-def _share(index: LooseIndex, event_count: int) -> _Share:
-    """How much one commit seals: as much as keeps the hot log from growing.
+def _fill(index: LooseIndex) -> float:
+    """How full the hot log is from its oldest loose event on: 1.0 at its target."""
+    count = len(index.hot)
+    open_share = 1 - (index.scan - index.floor) / count if count else 0.0
+    return open_share * max(count / HOT_EVENTS_TARGET, 2 * index.hot_bytes / HOT_BYTES_TARGET)
 
-    Spread over the commits, so that none of them holds the GIL for long; more only when the hot
-    log is far over its target.
+
+def _share(index: LooseIndex, event_count: int) -> _Share:
+    """How much one commit seals.
+
+    Beside appends only what keeps a full hot log from growing, the more the fuller it is, and
+    spread over the commits so that none of them holds the GIL for long: the longer events stay
+    loose, the longer are the segments, and what a segment costs is paid once.
     """
+    index.advance_scan()
+    fill = _fill(index)
     if not event_count:
-        return _Share(TIDY_ROLL_UPS, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX)
+        sessions = COMMIT_ROLL_UPS_MAX if under_pressure(index) else TIDY_ROLL_UPS
+        return _Share(sessions, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX, all_due=True)
+    if fill <= 1:
+        return _Share(0, 0, 0)
     sessions = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
-    if 2 * len(index.hot) > 3 * HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET:
+    if fill > 1.5:
         sessions = max(sessions, COMMIT_ROLL_UPS_MAX)
-        return _Share(sessions, COMMIT_SEALED_EVENTS_MAX, COMMIT_SEALED_BYTES_MAX)
-    events = max(LEAST_SEALED_EVENTS, SEALED_PER_EVENT * event_count)
-    return _Share(sessions, min(events, COMMIT_SEALED_EVENTS_MAX), COMMIT_BYTES_MAX)
+    events = max(LEAST_SEALED_EVENTS, int(event_count * fill))
+    return _Share(sessions, min(events, COMMIT_SEALED_EVENTS_MAX), COMMIT_SEALED_BYTES_MAX)
 
 
 def _first(pair: tuple[bytes, SessionRow]) -> bytes:
     return pair[0]
 
 
-def _candidates(index: LooseIndex, count: int) -> list[SessionState]:
+def _candidates(index: LooseIndex, share: _Share, popped: set[SessionState]) -> list[SessionState]:
+    """Sessions to seal: when the hot log is full those with its oldest events, then who is due."""
+    taken: set[SessionState] = set()
     found: list[SessionState] = []
+    if share.sessions and _fill(index) > 1:
+        found = index.oldest_loose(share.sessions, taken, COMMIT_SEALED_EVENTS_MAX)
     due = index.due
-    while due and len(found) < count:
+    while share.all_due and due and len(found) < share.sessions:
         state = due.popleft()
-        if len(state.loose.positions) >= index.frequency:
+        popped.add(state)
+        if state not in taken and len(state.loose.positions) >= index.frequency:
             found.append(state)
-        else:
-            state.is_due = False
-    if len(found) < count and (
-        len(index.hot) > HOT_EVENTS_TARGET or index.hot_bytes > HOT_BYTES_TARGET // 2
-    ):
-        index.advance_scan()
-        found += index.oldest_loose(count - len(found), set(found), COMMIT_SEALED_EVENTS_MAX)
     return found
 
 
@@ -226,21 +244,16 @@ def _collect_all(
     share: _Share,
     pause: Callable[[], None],
 ) -> None:
-    """Note what is to be sealed, until the share is used up; who was not reached stays due."""
-    waiting = deque(_candidates(index, share.sessions))
-    try:
-        while waiting and share.is_left:
-            state = waiting[0]
-            try:
-                _collect(tables, log, index, state, done, share, pause)
-            except CorruptionError as error:
-                with index.lock:
-                    index.unsealable[state.number] = str(error)
-            waiting.popleft()
-            pause()
-    finally:
-        with index.lock:
-            index.due.extendleft([state for state in reversed(waiting) if state.is_due])
+    """Note what is to be sealed, until the share is used up."""
+    for state in _candidates(index, share, done.popped):
+        if not share.is_left:
+            break
+        try:
+            _collect(tables, log, index, state, done, share, pause)
+        except CorruptionError as error:
+            with index.lock:
+                index.unsealable[state.number] = str(error)
+        pause()
 
 
 def _collect(
@@ -260,7 +273,6 @@ def _collect(
     loose = state.loose
     count = len(loose.positions)
     if not count:
-        state.is_due = False
         return
     row = state.row.copy()
     runs: list[tuple[SessionRow, Run]] = []
@@ -372,7 +384,8 @@ def _cut(
                 )
             )
             pause()
-        tables.add_ids(first, first + HOT_TABLE_POSITIONS, index)
+        for start in range(first, first + HOT_TABLE_POSITIONS, ID_RUN_POSITIONS):
+            tables.add_ids(start, start + ID_RUN_POSITIONS, index)
         log.cut(first)
         done.floor += HOT_TABLE_POSITIONS
         done.cuts += 1

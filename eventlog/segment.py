@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -29,7 +30,7 @@ from zstandard import (
     ZstdCompressor,
     ZstdDecompressor,
     ZstdError,
-    get_frame_parameters,
+    frame_content_size,
 )
 
 from eventlog import columns
@@ -57,7 +58,6 @@ ZSTD: Final = 1
 LEVEL: Final = 3
 HEAD_BYTES: Final = HEADER.size
 EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
-_EXTENSION_BITS: Final = np.uint64(32)  # below the extension's length in its word
 _NO_EXTENSION: Final = bytes(4)
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
@@ -135,15 +135,31 @@ class Segment:
 
     def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
         """The record at an index from 0."""
-        head = self.heads[index * HEAD_BYTES : index * HEAD_BYTES + HEAD_BYTES]
-        start = self.starts[index]
-        stop = self.starts[index + 1]
+        place = index * HEAD_BYTES
+        head = self.heads[place : place + HEAD_BYTES]
+        starts = self.starts
+        start, stop = starts[index], starts[index + 1]
         tails = self.tails
         sequence = self.first_sequence + index
         if head[EXTENSION_BYTE:] == _NO_EXTENSION:
             return factory(origin, sequence, head, b"", tails[start:stop])
         middle = start + int.from_bytes(head[EXTENSION_BYTE:], "little")
+        if middle > stop:
+            where = f"session {origin.number}/{sequence}"
+            raise CorruptionError("extension is longer than its record", where=where)
         return factory(origin, sequence, head, tails[start:middle], tails[middle:stop])
+
+    def part(self, start: int, stop: int) -> Segment:
+        """The records from one index to before another, without the memory of the others."""
+        first, last = self.starts[start], self.starts[stop]
+        return Segment(
+            self.first_sequence + start,
+            self.prefix,
+            self.heads[start * HEAD_BYTES : stop * HEAD_BYTES],
+            self.kinds[start:stop],
+            self.tails[first:last],
+            [each - first for each in self.starts[start : stop + 1]],
+        )
 
 
 @dataclass(slots=True)
@@ -282,13 +298,10 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
         raise CorruptionError("segment begins before sequence 0", where=where)
     heads = prefix.count * columns.WORDS * 8
     words = columns.decode_words(memoryview(content)[:heads], prefix.count)
-    sizes = words[:, columns.TAIL_BYTES]
-    ends = np.add.accumulate(sizes)
-    # Each is bounded first, so that their sum cannot come round to the right one.
-    if int(sizes.max()) > SEGMENT_BYTES_MAX or heads + int(ends[-1]) != len(content):
+    # Added up in Python, where no sum can come round to the right one.
+    starts = [0, *accumulate(words[:, columns.TAIL_BYTES].tolist())]
+    if heads + starts[-1] != len(content):
         raise CorruptionError("segment lengths do not add up", where=where)
-    if (words[:, columns.KIND_TO_EXTENSION] >> _EXTENSION_BITS > sizes).any():
-        raise CorruptionError("segment has an extension past its record", where=where)
     stored = words.tobytes()
     return Segment(
         last_sequence - prefix.count + 1,
@@ -296,7 +309,7 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
         stored,
         stored[HEAD_KIND_BYTE::HEAD_BYTES],
         content[heads:],
-        [0, *ends.tolist()],
+        starts,
     )
 
 
@@ -312,7 +325,7 @@ def _content(prefix: SegmentPrefix, value: bytes, where: str) -> bytes:
         content = payload
     elif prefix.codec == ZSTD and prefix.dictionary == 0:
         try:
-            if get_frame_parameters(payload).content_size != size:
+            if frame_content_size(payload) != size:
                 raise CorruptionError("segment frame states another size", where=where)
             content = _contexts.decompress(payload, allow_extra_data=False)
         except (ZstdError, MemoryError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog.errors import CorruptionError
@@ -159,8 +160,24 @@ class ReadTables:
             raise CorruptionError("is missing", where=f"order block {block}")
         return decode_block(U64.pack(block), value)
 
+    @contextmanager
+    def segment_cursor(self) -> Iterator[Any]:
+        """A cursor for one or many calls of ``segments``, one after the other."""
+        cursor = self.transaction.cursor(self.tables["segment"])
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
     def segments(
-        self, number: int, first: int, cache: SegmentCache, *, reverse: bool = False
+        self,
+        number: int,
+        first: int,
+        cache: SegmentCache,
+        *,
+        reverse: bool = False,
+        kept_from: int = 0,
+        cursor: Any = None,
     ) -> Iterator[Segment]:
         """Segments of a session, from the one that holds sequence ``first`` on.
 
@@ -169,20 +186,25 @@ class ReadTables:
             first: A sequence.
             cache: Where decoded segments are kept.
             reverse: Go towards sequence 0 instead.
+            kept_from: Segments that end before this sequence are not kept in the cache.
+            cursor: One of ``segment_cursor`` to use.
         """
-        cursor = self.transaction.cursor(self.tables["segment"])
-        try:
-            found = cursor.set_range(PAIR.pack(number, first))
-            while found:
-                key = cursor.key()
-                if len(key) != PAIR.size:
-                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
-                if PAIR.unpack(key)[0] != number:
-                    break
-                yield cache.load(key, cursor.value())
-                found = cursor.prev() if reverse else cursor.next()
-        finally:
-            cursor.close()
+        if cursor is None:
+            with self.segment_cursor() as cursor:
+                yield from self.segments(
+                    number, first, cache, reverse=reverse, kept_from=kept_from, cursor=cursor
+                )
+            return
+        found = cursor.set_range(PAIR.pack(number, first))
+        while found:
+            key = cursor.key()
+            if len(key) != PAIR.size:
+                raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+            owner, last = PAIR.unpack(key)
+            if owner != number:
+                break
+            yield cache.load(key, cursor.value(), keep=last >= kept_from)
+            found = cursor.prev() if reverse else cursor.next()
 
     def read_event(self, number: int, sequence: int, cache: SegmentCache) -> Record | None:
         """A sealed event by session number and sequence."""
@@ -322,17 +344,25 @@ class SegmentCache:
         self._lock = lock
         self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
 
-    def load(self, key: bytes, value: bytes) -> Segment:
-        """The decoded segment of a stored value, whose checksum tells whether it changed."""
+    def load(self, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
+        """The decoded segment of a stored value, whose checksum tells whether it changed.
+
+        Args:
+            key: Its key.
+            value: Its stored value.
+            keep: Whether it will be needed again; if not it makes room.
+        """
         kept = self._kept.get(key)
         if kept is not None and kept[0] == value[:8]:
             with self._lock:
-                if key in self._kept:
+                if keep and key in self._kept:
                     self._kept.move_to_end(key)
+                elif self._kept.pop(key, None) is not None:
+                    self.byte_count -= kept[2]
             return kept[1]
         segment = decode_segment(key, value)
         size = segment.memory_bytes
-        if size * 4 > self.bytes_max:
+        if not keep or size * 4 > self.bytes_max:
             return segment
         with self._lock:
             old = self._kept.pop(key, None)

@@ -273,6 +273,26 @@ class Writer:
         """True when the queue is less than half full and takes an append of so many bytes."""
         return self.machine.fits(byte_count)
 
+    def tidy(self) -> None:
+        """Work off overdue sealing and cutting as soon as nothing waits."""
+        with self._lock:
+            self.machine.tidy_us = 0
+            self._wake()
+
+    def is_tidy(self) -> bool:
+        """True when nothing is overdue, or when that has to wait: for appends, after a failure."""
+        machine = self.machine
+        with self._lock:
+            if machine.in_flight:
+                return False
+            return (
+                not machine.overdue
+                or bool(machine.queue)
+                or machine.suspect
+                or machine.refusal is not None
+                or self._vain > 0
+            )
+
     def close(self, timeout: float) -> bool:
         """Commit what waits and end the thread; False when that takes longer than ``timeout``."""
         with self._lock:
@@ -439,8 +459,8 @@ class Writer:
                 with self._lock:
                     self.machine.put_back()
                 return False
-            self._failed(None, _as_ours(error, self.environment.path))
             self._tidy_later()
+            self._failed(None, _as_ours(error, self.environment.path))
             if not is_begun and self.environment.is_replaced:
                 self.refuse(_as_ours(error, self.environment.path))
             if not isinstance(error, Exception):

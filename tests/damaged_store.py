@@ -24,6 +24,8 @@ from eventlog.tables import TABLES
 
 ORDER_PREFIX_BYTES: Final = 32
 SESSIONS: Final = (("", "call-1"), ("", "call-2"), ("acme", "call-1"), ("acme", "late"))
+KEYED: Final = range(0, 60, 8)  # turns; all in the first half of a hot table, so that
+NAMED: Final = range(0, 60, 5)  # the ids make one run
 Row = tuple[str, bytes, bytes]  # table, key, value
 
 
@@ -38,11 +40,11 @@ def make(path: Path) -> None:
             for call in calls:
                 call.append_many(
                     [{"role": "user", "content": f"turn {turn}"}] * 11,
-                    idempotency_key=f"turn {turn}" if not turn % 8 else None,
+                    idempotency_key=f"turn {turn}" if turn in KEYED else None,
                 )
                 call.append(
                     {"role": "assistant", "content": f"cut \ud83d {turn}", "\udc00": float(turn)},
-                    id=f"{call.tenant}-{call.name}-{turn}" if not turn % 5 else None,
+                    id=f"{call.tenant}-{call.name}-{turn}" if turn in NAMED else None,
                     metadata={"turn": turn, "text": "\ud83d"},
                     run_id="r",
                 )

@@ -22,7 +22,7 @@ from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
 from eventlog.raw import DATA_FILE
 from tests.crash.journal import Journal
 from tests.crash.peer import Hold
-from tests.crash.workload import Operation, Recorder, Share, session_of, unsettled
+from tests.crash.workload import Operation, Recorder, Share, seal_eagerly, session_of, unsettled
 
 OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
 SESSIONS = [("", "one"), ("", "two"), ("acme", "one"), ("acme", "three")]
@@ -47,7 +47,7 @@ def prepare(path: str, journal: str, operation: str) -> None:
                     Operation(f"before {number}", "many", (Share(name, 24),), f"k{number}", True)
                 )
         elif operation == "cut":
-            for number in range(22):
+            for number in range(limits.HOT_TABLE_POSITIONS // 100 + 2):
                 name = SESSIONS[number % len(SESSIONS)]
                 recorder.do(
                     Operation(f"before {number}", "many", (Share(name, 100),), f"k{number}", True)
@@ -79,7 +79,7 @@ def _roll_up(recorder: Recorder) -> None:
 
 def _cut(recorder: Recorder) -> None:
     """All of the first hot table gets sealed, and is cut."""
-    recorder.store._log.index.frequency = 1
+    seal_eagerly(recorder.store, 1)
     for number, name in enumerate(SESSIONS):
         recorder.submit(Operation(f"cut {number}", "append", (Share(name, 1),)))
     recorder.settle()

@@ -20,7 +20,15 @@ from engine.events import Event
 from eventlog.failpoints import set_failpoints
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.journal import Journal
-from tests.crash.workload import Name, Operation, Recorder, Share, session_of
+from tests.crash.workload import (
+    Name,
+    Operation,
+    Recorder,
+    Share,
+    seal_as_usual,
+    seal_eagerly,
+    session_of,
+)
 
 WAIT_S = 15.0
 
@@ -71,9 +79,12 @@ class Commands:
     def close(self) -> None:
         self._store.close()
 
-    def frequency(self, count: int) -> None:
-        """Seal sessions with so many loose events, whatever the store says."""
-        self._store._log.index.frequency = count
+    def seal(self, *, eagerly: bool) -> None:
+        """Seal beside every append, or as usual."""
+        if eagerly:
+            seal_eagerly(self._store, 1)
+        else:
+            seal_as_usual(self._store)
 
     def do(self, operation: dict[str, Any]) -> str | None:
         error = self._recorder.do(Operation.decode(operation))

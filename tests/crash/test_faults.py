@@ -482,7 +482,7 @@ def test_row_46_an_exception_comes_up_anywhere_in_the_writer(
     peer, other = peers("one"), peers("two", lock_deadline_ms=2_000)
     for _ in range(2 * crash_cycles):
         watchdog.feed()
-        peer.frequency(count=1)
+        peer.seal(eagerly=True)
         for _ in range(random.randint(1, 12)):
             peer.submit(operation=peer.operation(CALL, random.randint(1, 200)).encode())
         peer.interrupt_writer()

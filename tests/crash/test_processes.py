@@ -31,7 +31,7 @@ def places(*operations: Any) -> list[list[Any]]:
 
 def cut_past(peer: Peer, name: Name = ("", "filler")) -> None:
     """Seal everything and cut the hot log past all that was there before."""
-    peer.frequency(count=1)
+    peer.seal(eagerly=True)
     hot = peer.stats()["last_position"]
     while peer.stats()["last_position"] - peer.stats()["hot_events"] < hot:
         peer.append(name, HOT_TABLE_POSITIONS // 4)
@@ -48,7 +48,7 @@ def test_one_process_rolls_up_and_cuts_while_others_read_append_and_open(
         watchdog.feed()
         children = []
         for slot, work, options in (
-            ("sealer", write, {"frequency": 1, "batch_max": 800, "count": 60}),
+            ("sealer", write, {"frequency": 1, "batch_max": 800, "count": 90}),
             ("appender", write_and_look, {"count": 300}),
             ("reader", read, {"count": 60}),
         ):
@@ -67,7 +67,7 @@ def test_one_process_rolls_up_and_cuts_while_others_read_append_and_open(
     oracle.audit(store_path)
     with Store.open(store_path, create=False) as store:
         stats = store.stats()
-        assert stats["last_position"] - stats["hot_events"] >= 2 * HOT_TABLE_POSITIONS
+        assert stats["last_position"] - stats["hot_events"] >= HOT_TABLE_POSITIONS
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ def test_a_session_goes_on_elsewhere_while_sessions_are_listed(
     """
     one, two = peers("one"), peers("two")
     start = two.append(CALL, 3)
-    two.frequency(count=1)
+    two.seal(eagerly=True)
     while two.look(way="loose", tenant="", session="call"):
-        two.append(OTHER, 1_000)  # until the hot log is long and its oldest session sealed
-    two.frequency(count=25)  # what comes now stays loose
+        two.append(OTHER)
+    two.seal(eagerly=False)  # what comes now stays loose
     more = one.append(CALL, 2)
     assert two.look(way="positions", tenant="", session="call") == places(start, more)
     two.hold(failpoint="list.after_view")

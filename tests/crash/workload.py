@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from engine import Store
 from engine.session import Session
+from eventlog import limits, sealing
 from eventlog.ack import Ack
 from eventlog.errors import ConflictError, TurnlogError
 from tests.crash.journal import Journal, JournalReader
@@ -28,6 +29,29 @@ Name = tuple[str, str]
 TENANTS: Final = ("", "acme", "a:b")
 SHARED: Final = ("call", "a", "a:b", "a\x00b", "\N{TELEPHONE RECEIVER}")
 LONG_EVERY: Final = 61  # one message in so many is some KiB long, beyond a page of LMDB
+
+
+def seal_eagerly(store: Store, frequency: int) -> None:
+    """Seal in this process beside every append, whatever the store says.
+
+    Args:
+        store: The store.
+        frequency: Loose events that make a session due in moments without appends.
+    """
+    _set_sealing(store, frequency, 1, 2**40)
+
+
+def seal_as_usual(store: Store) -> None:
+    """Undo ``seal_eagerly``."""
+    frequency = limits.SNAPSHOT_FREQUENCY
+    _set_sealing(store, frequency, limits.HOT_EVENTS_TARGET, limits.HOT_PRESSURE)
+
+
+def _set_sealing(store: Store, frequency: int, target: int, pressure: int) -> None:
+    store._log.index.frequency = frequency
+    bounds: Any = sealing
+    bounds.HOT_EVENTS_TARGET = target
+    bounds.HOT_PRESSURE = pressure
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +385,7 @@ def write(
     notes = Journal(journal)
     with Store.open(path) as store:
         if frequency is not None:
-            store._log.index.frequency = frequency
+            seal_eagerly(store, frequency)
         notes.write(opened=store.last_position)
         recorder = Recorder(store, notes)
         for operation in unsettled(before):

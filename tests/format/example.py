@@ -339,7 +339,7 @@ def _ids() -> list[str]:
     filter_row = encode_filter(run, table, 0, 1)[0]
     _, rows = IdDirectory().changed([run], next_run=2)
     found = [
-        "When position 2 is cut from the hot log (2,048 positions at once), its id goes to a run:",
+        "When position 2 is cut from the hot log (4,096 positions at once), its id goes to a run:",
         "",
     ]
     found += row(

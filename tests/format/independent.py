@@ -22,7 +22,7 @@ import xxhash
 import zstandard
 
 BLOCK = 1_024
-HOT_TABLE = 2 * BLOCK
+HOT_TABLE = 4 * BLOCK
 HOT_TABLES = 48
 NONE = 2**64 - 1
 RECORD = struct.Struct("<8sQQQQqQQIIBBHI")

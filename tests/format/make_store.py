@@ -21,6 +21,7 @@ from typing import Any
 
 from engine import Store
 from engine.export import event_to_line
+from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.place import FORMAT_VERSION
 from eventlog.seams import Clock
 from eventlog.version import VERSION
@@ -59,7 +60,7 @@ def slow_clock() -> Iterator[None]:
 def write_story(store: Store) -> None:
     """Every kind of row and record of the format: sealed and cut, sealed and hot, loose."""
     acme = store.tenant("acme")
-    for number in range(64):  # 2,048 positions: exactly what one cut takes
+    for number in range(HOT_TABLE_POSITIONS // FREQUENCY):  # exactly what one cut takes
         session = acme.session(f"call-{number:02d}", user_id=f"u{number % 7}")
         session.append_many(
             [
@@ -74,6 +75,8 @@ def write_story(store: Store) -> None:
     alice = store.session("alice", user_id="u1", title="Alice \ud83d", metadata={"plan": 2})
     alice.create().result()
     for place in range(FREQUENCY + 3):  # sealed up to the 32nd
+        if place == FREQUENCY:
+            store.flush()
         alice.append(
             {"role": "user", "content": f"alice {place}"},
             idempotency_key=f"alice-{place}" if place % 4 == 0 else None,
@@ -168,7 +171,7 @@ def main() -> None:
         with Store.open(folder, create=False) as store:
             report = store.check()
             assert report.ok, report.findings
-            assert store.stats()["hot_events"] == store.last_position - 2_048
+            assert store.stats()["hot_events"] == store.last_position - HOT_TABLE_POSITIONS
             facts = describe(store)
             lines = [line for line in export(store) if json.loads(line)["session"] in LINES]
         pack(folder, target)

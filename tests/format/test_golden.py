@@ -166,12 +166,12 @@ def test_golden_digests(line: dict[str, Any]) -> None:
     ("position", "table"),
     [
         (1, "log.00"),
-        (2_048, "log.00"),
-        (2_049, "log.01"),
-        (47 * 2_048 + 1, "log.2f"),
-        (48 * 2_048, "log.2f"),
-        (48 * 2_048 + 1, "log.00"),
-        (2**40 + 1, "log.20"),
+        (4_096, "log.00"),
+        (4_097, "log.01"),
+        (47 * 4_096 + 1, "log.2f"),
+        (48 * 4_096, "log.2f"),
+        (48 * 4_096 + 1, "log.00"),
+        (2**40 + 1, "log.10"),
     ],
 )
 def test_golden_hot_tables(position: int, table: str) -> None:

@@ -16,6 +16,7 @@ from eventlog.errors import (
     IdempotencyConflictError,
     UsageError,
 )
+from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.place import FORMAT_VERSION
 from tests.format import independent, independent_rows
 from tests.format.make_store import (
@@ -102,7 +103,7 @@ def test_the_document_alone_is_enough_to_read_it(folder: Path) -> None:
             assert (session.number, len(session.records)) == (info.number, info.event_count)
         told = [independent_rows.export_line(event) for event in reader.events()]
         assert told == export(store)
-    assert reader.cut_blocks == 2
+    assert reader.cut_blocks == HOT_TABLE_POSITIONS // independent.BLOCK
     assert len(reader.activity) >= 64
     assert len(reader.ids) == 10 * FREQUENCY
 
@@ -204,7 +205,7 @@ def test_options_stored_at_creation_stay(folder: Path) -> None:
 def test_a_writer_made_from_the_document_alone_is_understood(folder: Path) -> None:
     """Appends by another implementation, to old and new sessions and across a block's end."""
     with Store.open(folder, create=False) as store:
-        end = 3 * independent.BLOCK
+        end = HOT_TABLE_POSITIONS + independent.BLOCK
         missing = end - 2 - store.last_position
         store.session("filler").append_many([{"role": "user", "content": "."}] * missing).result()
         assert store.last_position == end - 2

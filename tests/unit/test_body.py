@@ -23,6 +23,7 @@ from eventlog.body import (
     decode_marks,
     encode_body,
     encode_plain,
+    require_plain,
 )
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN, METADATA_BYTES_MAX
@@ -485,8 +486,8 @@ def test_tags_are_corruption(inner: str) -> None:
 )
 def test_what_no_body_holds_is_corruption(data: str) -> None:
     """Undefined, simple values, keys that are no text, ints out of range, too deep."""
-    with pytest.raises(CorruptionError):
-        decode_body(bytes.fromhex(data))
+    with pytest.raises(CorruptionError, match="here"):
+        require_plain(decode_body(bytes.fromhex(data)), where="here")
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {1: {2: 3}}, 1, None])

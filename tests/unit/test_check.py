@@ -16,7 +16,7 @@ from eventlog.errors import CorruptionError
 from eventlog.findings import FINDINGS_MAX
 from eventlog.idrows import continue_fingerprint, decode_run
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
-from eventlog.limits import BLOCK_POSITIONS
+from eventlog.limits import BLOCK_POSITIONS, HOT_TABLE_POSITIONS
 from eventlog.order import decode_block, encode_block
 from eventlog.record import Flag, Origin, Record
 from eventlog.rows import KeyedResult, SessionRow, protect
@@ -187,7 +187,9 @@ SINGLE: list[Any] = [
     pytest.param(lambda p: flip_hot(p, last_position(p)), NOBODY, "checksum", id="last-record"),
     pytest.param(lambda p: flip_hot(p, last_position(p) - 1), NOBODY, "checksum", id="a-record"),
     pytest.param(lambda p: drop_hot(p, last_position(p) - 1), NOBODY, "missing", id="record-gone"),
-    pytest.param(lambda p: flip_hot(p, 2_050), NOBODY, "checksum", id="sealed-hot-record"),
+    pytest.param(
+        lambda p: flip_hot(p, HOT_TABLE_POSITIONS + 2), NOBODY, "checksum", id="sealed-hot-record"
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import body, commit, hotlog, idrows, limits, order, segment
+from eventlog import body, commit, hotlog, idrows, limits, order, sealing, segment
 from eventlog.order import block_first, block_of
 from eventlog.record import HEADER_BYTES
 
@@ -82,7 +82,7 @@ def test_small_appends_cannot_overfill_the_queue() -> None:
 
 
 def test_ids_fit_the_filters_they_get() -> None:
-    assert idrows.words_for(limits.HOT_TABLE_POSITIONS) <= idrows.FILTER_BLOCK_WORDS
+    assert idrows.words_for(sealing.ID_RUN_POSITIONS) <= idrows.FILTER_BLOCK_WORDS
 
 
 def test_a_decoder_accepts_the_deepest_body() -> None:

@@ -130,7 +130,6 @@ def test_sessions_that_were_not_reached_stay_due(
 ) -> None:
     monkeypatch.setattr(sealing, "COMMIT_EVENTS_MAX", 1)
     monkeypatch.setattr(sealing, "LEAST_SEALED_EVENTS", 1)
-    monkeypatch.setattr(sealing, "SEALED_PER_EVENT", 0)
     store = checked_store(snapshot_frequency=4)
     parts = [store.session(f"{number}").draft([{"n": 1}] * 4) for number in range(8)]
     store.append_batch(parts).result(HANG_S)

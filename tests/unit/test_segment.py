@@ -343,8 +343,9 @@ def test_an_extension_longer_than_its_record_is_refused() -> None:
     run = Run(7, 1, records, [1, 2])
     words = describe_runs([run])
     words[0, KIND_TO_EXTENSION] |= np.uint64(4 << 32)
-    with pytest.raises(CorruptionError, match="extension"):
-        decode_segment(*encode_segments([run], words)[0])
+    segment = decode_segment(*encode_segments([run], words)[0])
+    with pytest.raises(CorruptionError, match="session 7/0: extension"):
+        segment.make(0, Origin(7, "", "s"), Record)
 
 
 def test_a_segment_before_the_first_sequence_is_refused() -> None:
