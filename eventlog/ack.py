@@ -251,8 +251,8 @@ class Ack:
 
     def _wait(self) -> Generator[Any, None, Ack]:
         # The future's own iterator, whose result is the ack: a generator around it would be
-        # another frame on every append's path.
-        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        # another frame on every append's path, and so would be the loop's ``create_future``.
+        future: asyncio.Future[Ack] = asyncio.Future(loop=asyncio.get_running_loop())
         if self._waiters is None:
             self._waiters = future
         else:

@@ -127,28 +127,29 @@ class Plan:
 
     def merge(self, index: LooseIndex, pause: Callable[[], None]) -> None:
         """Take the committed batch into memory."""
-        records, states = self.records, self.states
+        records, states, sequences = self.records, self.states, self.sequences
         with index.lock:
             if index.position >= self.last:
                 return  # a reader that followed another process's commit read ours on its way
             first = index.position + 1
             for start in range(0, len(records), MERGE_SLICE):
                 stop = start + MERGE_SLICE
-                for state, position, record in zip(
+                for state, sequence, position, record in zip(
                     states[start:stop],
+                    sequences[start:stop],
                     range(first + start, first + stop),
                     records[start:stop],
                     strict=False,
                 ):
                     loose = state.loose
-                    loose.records.append(record[1])
+                    loose.records[sequence] = record[1]
                     loose.positions.append(position)
                 pause()
             sizes = [len(record[1]) for record in records]
             size = sum(sizes)
             index.hot += states
-            index.hot_sequences += self.sequences
-            index.hot_sizes += sizes
+            index.hot_sequences.extend(sequences)
+            index.hot_sizes.extend(sizes)
             index.hot_bytes += size
             index.kept_bytes += size
             index.position += len(records)

@@ -21,6 +21,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
@@ -57,15 +58,38 @@ Name = tuple[str, str]
 class Loose:
     """The loose events of one session from sequence ``base`` on; append only (invariant 2).
 
-    A record is None when its bytes are to be read from the log at the same index's position.
+    Positions lie in an array and records in a dict, so that the garbage collector does not look at
+    each of them: beside a busy event loop its pauses are the longest there are.
+
+    Attributes:
+        base: Sequence of the first loose event.
+        positions: Positions, by sequence from ``base`` on; 0 for one that is not known.
+        records: Stored records by sequence; None when the bytes are to be read from the log.
     """
 
     __slots__ = ("base", "positions", "records")
 
-    def __init__(self, base: int, positions: list[int], records: list[bytes | None]) -> None:
+    def __init__(
+        self, base: int, positions: Iterable[int] = (), records: Iterable[bytes | None] = ()
+    ) -> None:
         self.base = base
-        self.positions = positions
-        self.records = records
+        self.positions = array("Q", positions)
+        self.records: dict[int, bytes | None] = dict(enumerate(records, base))
+
+    def append(self, position: int, record: bytes | None) -> None:
+        """Add the next event."""
+        self.records[self.base + len(self.positions)] = record
+        self.positions.append(position)
+
+    def stored(self, start: int, stop: int) -> list[bytes | None]:
+        """The records from place ``start`` to before ``stop``, places from 0."""
+        records = self.records
+        return [records[sequence] for sequence in range(self.base + start, self.base + stop)]
+
+    def cut(self, base: int) -> Loose:
+        """What is left from sequence ``base`` on."""
+        count = base - self.base
+        return Loose(base, self.positions[count:], self.stored(count, len(self.positions)))
 
 
 class SessionState:
@@ -94,7 +118,7 @@ class SessionState:
         self.origin = Origin(number, row.tenant, row.name)
         self.row = row
         self.row_epoch = epoch
-        self.loose = Loose(row.sealed, [], [])
+        self.loose = Loose(row.sealed)
         self.next = self.draft_next = row.sealed
         self.head = self.draft_head = row.head
         self.messages = self.draft_messages = row.messages
@@ -141,9 +165,9 @@ class LooseIndex:
         self.states: OrderedDict[int, SessionState] = OrderedDict()
         self.names: dict[Name, SessionState] = {}
         self.hot: list[SessionState] = []  # by position, from the floor on
-        self.hot_sequences: list[int] = []
+        self.hot_sequences = array("Q")
         self.hot_bytes = 0
-        self.hot_sizes: list[int] = []
+        self.hot_sizes = array("Q")
         self.scan = 1  # all positions before it are sealed
         self.kept_bytes = 0
         self.kept_from = 1  # positions before it have no bytes in memory
@@ -234,8 +258,7 @@ class LooseIndex:
             return
         else:
             while following < sequence:  # damaged records in between
-                loose.records.append(None)
-                loose.positions.append(0)
+                loose.append(0, None)
                 following += 1
             self.append(state, sequence, position, value)
         try:
@@ -273,8 +296,7 @@ class LooseIndex:
                 except CorruptionError:
                     state = None
             if state is not None and state.next == sequence >= state.loose.base:
-                state.loose.records.append(None)
-                state.loose.positions.append(position)
+                state.loose.append(position, None)
                 state.next = state.draft_next = sequence + 1
                 self._note_hot(state, sequence, len(value), 0)
                 self.position = position
@@ -297,8 +319,7 @@ class LooseIndex:
     def append(self, state: SessionState, sequence: int, position: int, value: bytes) -> None:
         """Apply one committed event that is loose."""
         loose = state.loose
-        loose.records.append(value)
-        loose.positions.append(position)
+        loose.append(position, value)
         kind = value[KIND_BYTE]
         if kind < CONTROL:
             state.head = sequence
@@ -373,8 +394,7 @@ class LooseIndex:
         state.row = row
         state.row_epoch = self.epoch
         if count > 0:
-            self._release(loose.records[:count])
-            state.loose = Loose(row.sealed, loose.positions[count:], loose.records[count:])
+            self._cut_loose(state, row.sealed)
         if row.sealed > state.next:
             state.next = state.draft_next = row.sealed
         keys = state.keys
@@ -431,9 +451,7 @@ class LooseIndex:
             loose = state.loose
             sealed = self.hot_sequences[index] + 1
             if sealed > loose.base and state is not LOST:  # sealed by another process
-                cut = sealed - loose.base
-                self._release(loose.records[:cut])
-                state.loose = Loose(sealed, loose.positions[cut:], loose.records[cut:])
+                self._cut_loose(state, sealed)
         self.hot_bytes -= sum(self.hot_sizes[:count])
         del self.hot[:count]
         del self.hot_sequences[:count]
@@ -445,20 +463,25 @@ class LooseIndex:
         while ids and ids[0][0] < floor:
             self.ids.pop(ids.popleft()[1], None)
 
-    def _release(self, records: list[bytes | None]) -> None:
-        self.kept_bytes -= sum([len(record) for record in records if record is not None])
+    def _cut_loose(self, state: SessionState, sealed: int) -> None:
+        """Events below a sequence are sealed: their records leave memory."""
+        loose = state.loose
+        count = min(sealed - loose.base, len(loose.positions))
+        self.kept_bytes -= sum(
+            [len(record) for record in loose.stored(0, count) if record is not None]
+        )
+        state.loose = loose.cut(sealed)
 
     def forget(self) -> None:
         """Keep memory inside its bounds (invariant 5): oldest bytes and idle sessions go."""
         while self.kept_bytes > self.bytes_max and self.kept_from <= self.position:
             index = self.kept_from - self.floor
             state = self.hot[index]
-            place = self.hot_sequences[index] - state.loose.base
-            if 0 <= place < len(state.loose.records):
-                record = state.loose.records[place]
-                if record is not None:
-                    self.kept_bytes -= len(record)
-                    state.loose.records[place] = None
+            sequence = self.hot_sequences[index]
+            record = state.loose.records.get(sequence)
+            if record is not None:
+                self.kept_bytes -= len(record)
+                state.loose.records[sequence] = None
             self.kept_from += 1
         if len(self.states) > self.names_max:
             for number in list(self.states):

@@ -105,7 +105,7 @@ def read_page(
     loose = view.loose
     while sequence <= last:
         place = sequence - loose.base
-        value = loose.records[place]
+        value = loose.records[sequence]
         if value is None:
             value = _read_loose(log, view, place)
         if kinds is None or value[KIND_BYTE] in kinds:
@@ -146,7 +146,7 @@ def read_last(
     for place in range(view.loose_stop - 1, view.sealed - loose.base - 1, -1):
         if len(found) >= count:
             break
-        value = loose.records[place]
+        value = loose.records[loose.base + place]
         if value is None:
             log = log or tables.hot_log(view.record)
             value = _read_loose(log, view, place)

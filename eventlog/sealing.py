@@ -280,7 +280,7 @@ def _collect(
     while start < count and share.is_left:
         records = _next_records(log, loose, start, count)
         stop = start + len(records)
-        positions = loose.positions[start:stop]
+        positions = loose.positions[start:stop].tolist()
         runs.append((row, Run(state.number, loose.base + stop - 1, records, positions)))
         share.event_count -= len(records)
         share.byte_count -= sum(map(len, records))
@@ -292,7 +292,7 @@ def _collect(
 
 def _next_records(log: HotLog, loose: Loose, start: int, count: int) -> list[bytes]:
     """The loose records from ``start`` on that make one segment: of the target size, or one."""
-    known = loose.records[start : min(count, start + RUN_EVENTS_MAX)]
+    known = loose.stored(start, min(count, start + RUN_EVENTS_MAX))
     records: list[bytes] = []
     size = 0
     for place, record in enumerate(known, start):

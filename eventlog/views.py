@@ -115,7 +115,7 @@ class Views:
                 raise _NoSession
             row = tables.load_row(number)
             origin = Origin(number, row.tenant, row.name)
-            return SessionView(origin, row.sealed, Loose(row.sealed, [], []), 0, record), row, None
+            return SessionView(origin, row.sealed, Loose(row.sealed), 0, record), row, None
         if state.number > record.sessions_made:
             if state.next:
                 return None  # created after this transaction began

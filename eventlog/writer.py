@@ -153,8 +153,12 @@ class _Lookups:
         state = self._index.states.get(number)
         if state is not None and sequence >= state.loose.base:
             place = sequence - state.loose.base
+            if place >= len(state.loose.positions):
+                raise CorruptionError(
+                    "an id leads past the last event", where=f"session {number}/{sequence}"
+                )
             position = state.loose.positions[place]
-            value = state.loose.records[place] or self._log.get(position)
+            value = state.loose.records[sequence] or self._log.get(position)
             if value is None:
                 raise CorruptionError("record is missing", where=f"log {position}")
             verify_record(U64.pack(position), value)

@@ -54,7 +54,7 @@ class Memory:
         state = self.index.states.get(number)
         if state is not None and sequence >= state.loose.base:
             place = sequence - state.loose.base
-            value = state.loose.records[place]
+            value = state.loose.records[sequence]
             assert value is not None
             return decode_record(state.origin, state.loose.positions[place], value, Record)
         return self.sealed_events.get((number, sequence))
@@ -128,7 +128,9 @@ class Ledger:
         state = self.index.states[session]
         return [
             decode_record(state.origin, position, value, Record)
-            for position, value in zip(state.loose.positions, state.loose.records, strict=True)
+            for position, value in zip(
+                state.loose.positions, state.loose.records.values(), strict=True
+            )
             if value is not None
         ]
 
