@@ -73,13 +73,18 @@ def items(value: Iterable[T], name: str) -> list[T]:
 
 
 def folder(value: object, name: str) -> Path:
-    """A path that the operating system can be asked about."""
+    """A path that the operating system can be asked about, and that LMDB takes: text in UTF-8."""
     if isinstance(value, str | os.PathLike):
         try:
             found = Path(value)
-            if value != "" and b"\0" not in os.fsencode(found):
+            if value != "" and b"\0" not in os.path.realpath(found).encode():
                 return found
-        except (TypeError, UnicodeError):  # a path of bytes, or with a lone surrogate
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{name} {reprlib.repr(value)} is no text in UTF-8",
+                hint="LMDB takes no other; give the folder a name that is.",
+            ) from None
+        except (TypeError, ValueError, OSError):  # a path of bytes
             pass
     raise UsageError(f"{name} must be a str or Path of a folder, not {reprlib.repr(value)}")
 

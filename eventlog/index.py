@@ -176,6 +176,7 @@ class LooseIndex:
         self.ids_by_position: deque[tuple[int, bytes, int, int]] = deque()
         self.stale_activity: deque[tuple[int, int]] = deque()
         self.damaged: dict[int, str] = {}
+        self.last_lost = 0  # newest position whose record does not tell its session
         self.unsealable: dict[int, str] = {}  # sessions whose events stay hot, and why
 
     # Following the log
@@ -307,6 +308,7 @@ class LooseIndex:
         """Keep the position of a record of which nobody knows whose it is."""
         self.damaged[position] = reason
         self._note_hot(LOST, 0, len(value), 0)
+        self.last_lost = position
         self.position = position
 
     def adopt(self, number: int, row: SessionRow) -> SessionState:

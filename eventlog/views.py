@@ -150,12 +150,24 @@ class Views:
                     yield (tables, *found)
                     return
 
+    def _require_end(self, view: SessionView, row: SessionRow) -> None:
+        """Raise when a damaged record that does not tell its session may be this one's next."""
+        lost = self._index.last_lost
+        if not lost or lost > view.record.last_position:
+            return
+        last = view.loose.positions[view.loose_stop - 1] if view.loose_stop else row.last_position
+        if last < lost:
+            raise CorruptionError(
+                "is damaged; it may be the next event of this session", where=f"log {lost}"
+            )
+
     def facts(self, name: Name) -> SessionFacts | None:
         """Counts, head and times of a session; None when there is none of that name."""
         with self.session(name) as found:
             if found is None:
                 return None
             _, view, row, state = found
+            self._require_end(view, row)
             if state is not None:
                 return self._facts_of(state)
             return _facts(view.origin, row, None)
@@ -179,7 +191,7 @@ class Views:
         with self.session(name) as found:
             if found is None:
                 return None
-            tables, view, _, _ = found
+            tables, view, row, _ = found
             events, following = read_page(
                 tables,
                 view,
@@ -191,6 +203,8 @@ class Views:
                 bytes_max=bytes_max,
                 kinds=kinds,
             )
+            if not events and last >= view.event_count:
+                self._require_end(view, row)
             return events, following, view.origin.number
 
     def read_last(self, name: Name, count: int, kind: int, factory: Factory[R]) -> list[R]:
@@ -198,7 +212,8 @@ class Views:
         with self.session(name) as found:
             if found is None:
                 return []
-            tables, view, _, _ = found
+            tables, view, row, _ = found
+            self._require_end(view, row)
             return read_last(tables, view, self._cache, count, kind, factory)
 
     def read_positions(

@@ -200,6 +200,32 @@ def test_reading_stops_at_damage_and_goes_on_behind_it(path: Path) -> None:
         assert store.session("call-2").history()
 
 
+def test_a_record_that_does_not_tell_its_session_ends_no_session_silently(tmp_path: Path) -> None:
+    """Its session number is damaged: the session read as if its last event had never been."""
+    with Store.open(tmp_path / "store") as store:
+        for name in ("idle", "hurt", "hurt", "busy"):
+            store.session(name).append({"of": name}).result(10)
+        last = store.session("hurt").info()
+        assert last is not None
+    table, key, value = hot_row(tmp_path / "store", 3)
+    put(tmp_path / "store", (table, key, flipped(value, 9)))
+    with Store.open(tmp_path / "store", create=False, read_only=True) as store:
+        assert store.session("busy").history() == [{"of": "busy"}]
+        for name in ("hurt", "idle"):  # either may have had it
+            call = store.session(name)
+            with pytest.raises(CorruptionError, match="log 3"):
+                call.history()
+            with pytest.raises(CorruptionError, match="log 3"):
+                call.info()
+            walk = iter(call.events())
+            assert next(walk).body == {"of": name}
+            with pytest.raises(CorruptionError, match="log 3"):
+                next(walk)
+        assert store.session("hurt").event(0).body == {"of": "hurt"}
+    lines, losses = salvaged(tmp_path / "store")
+    assert len(losses) == 1 and len(lines) >= 3
+
+
 def test_the_event_that_create_wrote_is_lost(tmp_path: Path) -> None:
     """It is nobody's parent, so the mark must not be either."""
     with Store.open(tmp_path / "store") as store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,6 @@ from eventlog.errors import (
     NotAStoreError,
     SessionNotFoundError,
     StoreUnavailableError,
-    UsageError,
 )
 from turnlog import terminal
 
@@ -33,8 +31,6 @@ def open_to_read(path: Path) -> Store:
         return Store.open(path, create=False, read_only=True)
     except NotAStoreError as error:
         raise _as_found(path, error) from error
-    except UnicodeEncodeError as error:
-        raise _no_text(path) from error
 
 
 def open_to_write(path: Path) -> Store:
@@ -43,8 +39,6 @@ def open_to_write(path: Path) -> Store:
         return Store.open(path)
     except NotAStoreError as error:
         raise _as_found(path, error) from error
-    except UnicodeEncodeError as error:
-        raise _no_text(path) from error
     except StoreUnavailableError as error:
         folder = Path(os.path.realpath(path)).parent
         if folder.is_dir():
@@ -57,14 +51,6 @@ def open_to_write(path: Path) -> Store:
             f"{terminal.quote(str(path))} cannot be created: {why}",
             hint=(first or "Give ") + "another path.",
         ) from error
-
-
-def _no_text(path: Path) -> UsageError:
-    return UsageError(
-        f"the path {terminal.quote(str(path))} cannot be handed to LMDB: it is no text in the "
-        f"locale's encoding, {sys.getfilesystemencoding()}",
-        hint="Give the store a name that is, or set LC_ALL=C.UTF-8.",
-    )
 
 
 def _as_found(path: Path, error: NotAStoreError) -> NotAStoreError:
