@@ -30,7 +30,13 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.keys import U64_MAX, name_bytes
-from eventlog.limits import COMMIT_EVENTS_MAX, LOCK_DEADLINE_MS, MAP_BYTES, POOL_THREADS
+from eventlog.limits import (
+    CLOSE_DEADLINE_MS,
+    COMMIT_EVENTS_MAX,
+    LOCK_DEADLINE_MS,
+    MAP_BYTES,
+    POOL_THREADS,
+)
 from eventlog.log import Log
 from eventlog.views import SessionFacts
 
@@ -38,6 +44,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 REJECTED_KEPT: Final = 1_000
+CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 PAGE_MAX: Final = 10_000
 POSITION_MAX: Final = 2**63 - 1
 
@@ -178,6 +185,7 @@ class Store(Tenant):
         self._rejected: list[tuple[Ack, TurnlogError]] = []
         self._executor: ThreadPoolExecutor | None = None
         self._executor_lock = threading.Lock()
+        self._executor_ended = False
         self._closed = False
         self._forget = log.listen_refused(self._refused)
 
@@ -262,12 +270,20 @@ class Store(Tenant):
             )
         return store
 
-    def close(self, timeout: float | None = 30.0) -> None:
+    def close(self, timeout: float | None = CLOSE_DEADLINE_S) -> None:
         """Commit what waits and close; twice is fine.
 
         Args:
             timeout: Seconds; what could not be committed by then is refused. None waits for ever.
+
+        Raises:
+            TurnlogError: The store is closed, but an append was refused and its caller was not
+                told; as by ``flush``.
         """
+        self._close(timeout)
+        self._raise_unheard()
+
+    def _close(self, timeout: float | None) -> None:
         wait_s = seconds(timeout, "timeout")
         if self._closed:
             return
@@ -276,8 +292,10 @@ class Store(Tenant):
             self._log.close(TIMEOUT_MAX if wait_s is None else wait_s)
         finally:
             self._forget()
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
+            with self._executor_lock:
+                self._executor_ended = True
+                if self._executor is not None:
+                    self._executor.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -288,7 +306,9 @@ class Store(Tenant):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(CLOSE_DEADLINE_S)
+        if error is None:
+            self._raise_unheard()
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
@@ -339,6 +359,10 @@ class Store(Tenant):
         return self._flushed()
 
     def _flushed(self) -> int:
+        self._raise_unheard()
+        return self._log.views.last_position()
+
+    def _raise_unheard(self) -> None:
         rejected, self._rejected = self._rejected, []
         unheard = [error for ack, error in rejected if ack.queued or ack.is_unheard]
         if unheard:
@@ -346,7 +370,6 @@ class Store(Tenant):
             if len(unheard) > 1:
                 error.add_note(f"{len(unheard) - 1} more appends were refused")
             raise error.with_traceback(None)
-        return self._log.views.last_position()
 
     async def room(self) -> None:
         """Wait until the queue is less than half full."""
@@ -381,12 +404,15 @@ class Store(Tenant):
         kept = max(0, REJECTED_KEPT - len(self._rejected))
         self._rejected += refused[:kept]
         listener = self._on_rejected
-        if listener is not None:
-            try:
-                for ack, error in refused:
-                    self._pool().submit(listener, ack, error)
-            except RuntimeError:
-                return  # the pool is gone with the store or the interpreter; flush still tells
+        if listener is not None and refused:
+            with self._executor_lock:
+                if self._executor_ended:
+                    return  # too late for the listener; whoever holds the ack can still ask it
+                try:
+                    for ack, error in refused:
+                        self._started().submit(listener, ack, error)
+                except RuntimeError:
+                    return  # the interpreter is ending; flush and close still tell
 
     # State
 
@@ -453,9 +479,12 @@ class Store(Tenant):
         if self._closed:
             raise StoreClosedError("the store is closed")
         with self._executor_lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(POOL_THREADS, "turnlog-pool")
-            return self._executor
+            return self._started()
+
+    def _started(self) -> Executor:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(POOL_THREADS, "turnlog-pool")
+        return self._executor
 
     async def _on_pool(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

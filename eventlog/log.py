@@ -325,9 +325,11 @@ class Log:
             if self._closed:
                 return
             self.users -= 1
-            if self.users:
-                return
-            self._closed = True
+            is_last = not self.users
+            self._closed = is_last
+        if not is_last:
+            self._wait_settled(timeout)
+            return
         if not self.writer.close(timeout):
             self.environment.stop.set()
             self.writer.refuse(
@@ -395,28 +397,32 @@ class Log:
         def left_s() -> float | None:
             return None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
 
-        for ack in self.pending():
-            try:
-                ack.result(left_s())
-            except TurnlogError:
-                continue  # whoever holds the ack hears of it
+        if not self._wait_settled(left_s()):
+            raise TimeoutError("not all appends are settled yet; they may still become durable")
         if not self.writer.is_tidy():
             self.writer.tidy()
             self.wait_until(self.writer.is_tidy, left_s())
 
+    def _wait_settled(self, timeout: float | None) -> bool:
+        """Block until what waits now is settled; False when that takes longer.
+
+        Nobody counts as told by this, unlike by waiting for the acks themselves.
+        """
+        pending = self.pending()
+        return self.wait_until(lambda: _all_done(pending), timeout)
+
     async def flush_async(self) -> None:
         """As ``flush``, from an event loop."""
-        for ack in self.pending():
-            try:
-                await ack.durable()
-            except TurnlogError:
-                continue  # whoever holds the ack hears of it
-        if self.writer.is_tidy():
-            return
-        self.writer.tidy()
+        pending = self.pending()
+        await self._wait_until_async(lambda: _all_done(pending))
+        if not self.writer.is_tidy():
+            self.writer.tidy()
+            await self._wait_until_async(self.writer.is_tidy)
+
+    async def _wait_until_async(self, predicate: Callable[[], bool]) -> None:
         while True:
             future = self.next_commit()
-            if self.writer.is_tidy():
+            if predicate():
                 self.forget_commit(future)
                 return
             try:
@@ -561,6 +567,13 @@ class Log:
             "failures": machine.failures,
             "commit_running_ms": ((now_us - machine.in_flight_since_us) // 1000 if running else 0),
         }
+
+
+def _all_done(acks: list[Ack]) -> bool:
+    """True when all are settled; drops those that are, so that none is looked at for ever."""
+    while acks and acks[-1].done():
+        acks.pop()
+    return not acks
 
 
 def _initialise(transaction: Any, tables: Any, options: Options) -> None:

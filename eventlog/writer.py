@@ -638,6 +638,8 @@ class Writer:
     def _refused(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
         self._tell_unheard(refused)
         settle((), refused=refused)
+        if refused:
+            self.on_commit()  # for who waits until all is settled
 
     def _tell_unheard(self, refused: list[tuple[Ack, TurnlogError]]) -> None:
         """Report what nobody waits for; before acks settle, so that who does can ask for it."""

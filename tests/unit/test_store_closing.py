@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from engine import Ack, Store
+from engine.drafting import AckMode
 from eventlog.errors import (
     AppendConflictError,
     OverloadedError,
@@ -162,11 +164,11 @@ def test_a_refused_queued_append_is_told_to_the_callback_and_the_next_flush(
         bad[0].result(HANG_S)
 
 
-def test_a_durable_append_that_is_refused_is_no_news_for_flush(store: Store) -> None:
+def test_a_refusal_that_its_caller_heard_is_no_news_for_flush(store: Store) -> None:
     ack = store.session("s").append({}, expected_head=5)
-    store.flush(HANG_S)
     with pytest.raises(AppendConflictError):
         ack.result(HANG_S)
+    store.flush(HANG_S)
 
 
 def test_each_store_on_a_path_hears_of_its_own_appends(checked_store: Callable[..., Store]) -> None:
@@ -525,3 +527,69 @@ store.close()
 """
     assert run_script(script, store_path) == "[0, 1, 2]\n"
     assert numbers(store_path) == [0, 1, 2]
+
+
+# Refusals that nobody asked for
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_flush_tells_what_was_refused_while_it_waited(
+    store: Store, queued: bool, asynchronous: bool
+) -> None:
+    """It waited for the acks themselves, which then counted as told."""
+    call = store.session("s")
+    call.append({}).result(HANG_S)
+    ack: AckMode = "queued" if queued else "durable"
+    for _ in range(20):
+        call.append({}, expected_head=77, ack=ack)
+        with pytest.raises(AppendConflictError):
+            if asynchronous:
+                asyncio.run(store.flush_async())
+            else:
+                store.flush(HANG_S)
+    store.flush(HANG_S)  # once is enough
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_refusal_at_close_takes_nothing_else_along(store_path: Path, listens: bool) -> None:
+    """Telling of it after close had begun ended the writer; what waited behind it was lost."""
+    told: list[TurnlogError] = []
+    heard = threading.Event()
+
+    def hear(_: Ack, error: TurnlogError) -> None:
+        told.append(error)
+        heard.set()
+
+    store = Store.open(store_path, on_rejected=hear if listens else None)
+    good, bad = store.session("good"), store.session("bad")
+    acks = []
+    for number in range(6_000):
+        if number == 3_000:
+            bad.append({}, expected_head=77)
+        acks.append(good.append({"n": number}))
+    with pytest.raises(AppendConflictError):
+        store.close()
+    store.close()  # once is enough
+    assert [ack.result(HANG_S).first for ack in acks] == list(range(6_000))
+    if listens:
+        assert heard.wait(HANG_S)
+        assert [type(error) for error in told] == [AppendConflictError]
+    with Store.open(store_path) as again:
+        assert len(again.session("good").history()) == 6_000
+
+
+def test_an_error_on_its_way_is_not_replaced_by_a_refusal(store_path: Path) -> None:
+    with pytest.raises(KeyError), Store.open(store_path) as store:
+        store.session("s").append({}, expected_head=77)
+        raise KeyError("mine")
+
+
+def test_closing_one_of_two_handles_commits_what_it_appended(store_path: Path) -> None:
+    """It returned at once, as the other one kept the store open."""
+    with Store.open(store_path) as other:
+        store = Store.open(store_path)
+        acks = [store.session("s").append({"n": number}) for number in range(3_000)]
+        store.close()
+        assert all(ack.done() for ack in acks)
+        assert len(other.session("s").history()) == 3_000
