@@ -125,7 +125,10 @@ class AppendConflictError(ConflictError):
 class IdempotencyConflictError(ConflictError):
     """An idempotency key was used before with other content."""
 
-    default_hint = "Use a new idempotency key for new content."
+    default_hint = (
+        "A retry sends exactly the same: body, kind, time, tokens, ids and metadata. "
+        "Use a new idempotency key only for new content."
+    )
 
 
 class DuplicateIdError(ConflictError):

@@ -552,6 +552,8 @@ class Log:
             problems.append(str(machine.refusal))
         if machine.suspect:
             problems.append("a commit failed and its outcome is being settled")
+        if self.writer.over_quota is not None:
+            problems.append(f"appends are refused: {self.writer.over_quota}")
         if self.index.damaged:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
         for number, reason in list(self.index.unsealable.items()):

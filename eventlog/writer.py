@@ -206,6 +206,7 @@ class Writer:
         self.secrets = TenantSecrets()
         self.quota_bytes = quota_bytes
         self.lock_deadline_ms = lock_deadline_ms
+        self.over_quota: str | None = None  # why appends were refused the last time
         self.on_refused: Callable[[list[tuple[Ack, TurnlogError]]], None] | None = None
         self.on_commit: Callable[[], None] = nothing
         self._id_runs = IdRuns(environment.db["id"])
@@ -594,12 +595,14 @@ class Writer:
     def _over_quota(self, tables: WriteTables, batch: list[Ack]) -> QuotaExceededError | None:
         if self.quota_bytes is None or not batch:
             return None
+        self.over_quota = None
         if self.environment.file_bytes() < self.quota_bytes:
             return None
         used = self.environment.used_bytes(tables.transaction)
         if used < self.quota_bytes:
             return None
-        return QuotaExceededError(f"the store uses {used:,} of {self.quota_bytes:,} bytes")
+        self.over_quota = f"the store uses {used:,} of {self.quota_bytes:,} bytes"
+        return QuotaExceededError(self.over_quota)
 
     # Outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from engine import Ack, Session, Store
 from turnlog.cli import app
 from turnlog.exits import MEANINGS
 
@@ -21,7 +23,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPETS = [match.groups() for match in FENCE.finditer(README)]
 ROW = re.compile(r"^\| (\S+) \| (.+) \|$", re.MULTILINE)
-TABLE_ROWS = [match.groups() for match in ROW.finditer(README)]
+TABLE_ROWS = [match.groups() for match in ROW.finditer(README.partition("## The command line")[2])]
 FIRST_EXAMPLE_LINES_MAX = 15
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -98,6 +100,17 @@ def test_the_verbs_are_those_of_the_program() -> None:
     command = typer.main.get_command(app)
     verbs = [cell.strip("`") for cell, _ in TABLE_ROWS if cell.startswith("`")]
     assert verbs == list(getattr(command, "commands", {}))
+
+
+def test_the_interface_is_that_of_the_program() -> None:
+    table = README.partition("## The interface")[2].partition("\n## ")[0]
+    calls = set(re.findall(r"(?:\w+)?\.(\w+)\(", table))
+    assert len(calls) > 20
+    classes = (Store, Session, Ack)
+    assert [name for name in calls if not any(hasattr(each, name) for each in classes)] == []
+    parameters = inspect.signature(Session.append).parameters
+    marks = re.findall(r"`(\w+)=`", table)
+    assert len(marks) > 5 and set(marks) <= set(parameters)
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:

@@ -307,6 +307,17 @@ def test_health_tells_when_the_writer_has_ended(store_path: Path) -> None:
     store.close()
 
 
+def test_health_tells_that_the_quota_is_reached(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(quota_bytes=1 << 20)
+    body = {"content": bytes(100_000)}
+    with pytest.raises(QuotaExceededError):
+        for _ in range(40):
+            store.session("s").append(body).result(HANG_S)
+    health = store.health()
+    assert not health["ok"]
+    assert "1,048,576 bytes" in health["problems"][0]
+
+
 def test_every_memory_figure_stands_beside_its_bound(checked_store: Callable[..., Store]) -> None:
     store = checked_store(snapshot_frequency=2)
     for number in range(200):
