@@ -15,9 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
 from engine import Store
 from engine.events import Event
+from eventlog.errors import StorageFullError
 from eventlog.failpoints import set_failpoints
+from eventlog.lmdb_errors import CommitFailedError
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.journal import Journal
 from tests.crash.workload import (
@@ -195,6 +199,21 @@ class Commands:
             answer = pipe.read()
         os.waitpid(pid, 0)
         return dict(json.loads(answer))
+
+    def fail_next_commit(self) -> None:
+        """The next commit fails; the writer is held before it finds out what became of it."""
+        environment = self._store._log.environment
+        commit = environment.commit
+        self._hold = hold = Hold()
+
+        def failed(transaction: Any) -> None:
+            environment.abort(transaction)
+            environment.commit = commit  # type: ignore[method-assign]
+            hold()
+            cause = lmdb.DiskError("the commit was made to fail")
+            raise CommitFailedError(cause, StorageFullError(str(cause)), full=True)
+
+        environment.commit = failed  # type: ignore[method-assign]
 
     def interrupt_writer(self) -> None:
         """Raise an exception in the writer thread, wherever it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -189,3 +190,9 @@ def write_and_look(path: str, seed: int, **options: Any) -> None:
     with Store.open(path):
         threading.Thread(target=look, daemon=True).start()
         write(path, seed=seed, **options)
+
+
+def read_for_ever(path: str) -> None:
+    """Begin a read transaction that does not end."""
+    with Store.open(path, read_only=True) as store, store._log.views.transaction():
+        signal.pause()

@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import lmdb
 import pytest
 
 from engine import Store
@@ -32,9 +33,11 @@ from eventlog.errors import (
 )
 from eventlog.failpoints import NAMES, failpoints, raise_
 from eventlog.limits import QUEUE_APPENDS_MAX
+from eventlog.lmdb_errors import CommitFailedError
 from eventlog.locks import LOCK_FILES
 from eventlog.place import LOCK_FILE
 from eventlog.raw import DATA_FILE
+from eventlog.tables import WriteTables
 from tests.crash.conftest import Watchdog
 from tests.crash.driver import opens, prepare
 from tests.crash.forkserver import REPOSITORY, ForkServer
@@ -227,6 +230,34 @@ def test_row_16_a_full_map_is_typed_and_a_larger_one_helps(
         recorder.store = store
         assert recorder.do(one("after", 3_000)) is None
     oracle.audit(store_path)
+
+
+def test_row_16_the_map_is_full_when_the_outcome_of_a_commit_is_looked_for(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence met LMDB's own error at a put, where none was expected: the writer ended of it."""
+    full = lmdb.MapFullError("mdb_put: MDB_MAP_FULL")
+    with Store.open(store_path) as store:
+        session = store.session("call")
+        session.append({"n": 0}).result(10)
+        environment = store._log.environment
+
+        def fail_at_commit(transaction: Any) -> None:
+            environment.abort(transaction)
+            monkeypatch.undo()
+            monkeypatch.setattr(WriteTables, "put_commit_record", fail_at_put)
+            raise CommitFailedError(full, QuotaExceededError("the map is full"), full=True)
+
+        def fail_at_put(*_: object) -> None:
+            monkeypatch.undo()
+            raise full
+
+        monkeypatch.setattr(environment, "commit", fail_at_commit)
+        with pytest.raises(QuotaExceededError):
+            session.append({"n": 1}).result(10)
+        assert store.health()["problems"] == []
+        session.append({"n": 2}).result(10)
+        assert session.history() == [{"n": 0}, {"n": 2}]
 
 
 # Memory

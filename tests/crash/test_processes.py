@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog import writer
 from eventlog.limits import HOT_TABLE_POSITIONS
 from tests.crash.conftest import Watchdog
 from tests.crash.forkserver import ForkServer
 from tests.crash.oracle import Oracle
 from tests.crash.peer import Peer
-from tests.crash.reader import read, write_and_look
+from tests.crash.reader import read, read_for_ever, write_and_look
 from tests.crash.workload import Name, new_journal, write
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
@@ -254,3 +255,68 @@ def test_a_killed_peer_leaves_what_it_was_told(peers: Callable[..., Peer]) -> No
     victim.kill()
     mine = one.append(CALL, expected_head=1)
     assert one.look(way="events", tenant="", session="call") == places(kept, mine)
+
+
+def test_a_number_of_a_failed_commit_is_given_to_another_session(
+    peers: Callable[..., Peer],
+) -> None:
+    """Until the failed commit was settled its new session stayed in memory, under its number.
+
+    Another process gave that number to a session of another tenant, whose events were then read
+    under the name of the session that never came to be.
+    """
+    one, two = peers("one"), peers("two")
+    one.append(CALL)
+    two.fail_next_commit()
+    mine = two.operation(("", "mine"))
+    two.submit(operation=mine.encode())
+    assert two.held()
+    theirs = one.append(OTHER)
+    for way, nothing in (("history", []), ("info", None), ("exists", False)):
+        two.start(command="look", arguments={"way": way, "tenant": "", "session": "mine"})
+        assert two.join() == ["done", nothing], way
+    two.start(command="look", arguments={"way": "history", "tenant": "acme", "session": "call"})
+    assert two.join() == ["done", places(theirs)]
+    two.release()
+    assert two.settle(timeout=10)
+
+
+def test_sealing_by_another_process_shows(peers: Callable[..., Peer]) -> None:
+    """A session went on to be told as loose, until somebody cut its events."""
+    one, two = peers("one"), peers("two")
+    two.append(CALL, 3)
+    assert one.look(way="loose", tenant="", session="call") == 3
+    two.seal(eagerly=True)
+    while two.look(way="loose", tenant="", session="call"):
+        two.append(OTHER)
+    assert one.look(way="loose", tenant="", session="call") == 0
+
+
+def test_a_reader_that_was_killed_holds_no_pages_of_a_busy_store(
+    forks: ForkServer,
+    checked_store: Callable[..., Store],
+    store_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slots of dead readers were freed in idle minutes only, and a busy store has none.
+
+    Until then no page was used again that the reader might have seen: the file grew and grew.
+    """
+    monkeypatch.setattr(writer, "READER_CHECK_S", 0.05)
+    store = checked_store()
+    session = store.session("busy")
+    session.append({}).result(10)
+    reader = forks.start(read_for_ever, store_path.parent, path=store_path)
+
+    def is_listed() -> bool:
+        rows = store._log.environment._lmdb.readers().splitlines()[1:]
+        return any([row.split()[0] == str(reader.pid) and row.split()[2] != "-" for row in rows])
+
+    while not is_listed():
+        session.append({}).result(10)
+        assert reader.poll() is None
+    reader.kill()
+    reader.wait()
+    for _ in range(2_000):  # it is never idle for as long as that
+        session.append({}).result(10)
+    assert not is_listed()

@@ -233,3 +233,20 @@ def test_secrets_of_tenants_stay_in_bounds(store_path: Path) -> None:
             assert len(secrets.by_number) <= 3
             assert found == [secrets.load(tables, f"t{number}") for number in range(20)]
         assert len({known[1] for known in found if known is not None}) == 20
+
+
+def test_check_takes_an_append_that_is_half_sealed(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key is in the table with its first event, and its last one may be loose for long.
+
+    Check found that the key led past what was sealed, in a store that nothing was wrong with.
+    """
+    monkeypatch.setattr(sealing, "SEGMENT_BYTES_TARGET", 1_000)
+    monkeypatch.setattr(sealing, "COMMIT_EVENTS_MAX", 20)
+    store = checked_store()
+    messages = [{"n": number} for number in range(40)]
+    store.session("s").append_many(messages, idempotency_key="k").result(HANG_S)
+    tidied(store)
+    assert 0 < loose(store, "s") < limits.SNAPSHOT_FREQUENCY
+    assert store.check().findings == []
