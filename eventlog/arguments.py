@@ -6,7 +6,6 @@ the argument and the value that was given.
 
 from __future__ import annotations
 
-import math
 import os
 import reprlib
 import threading
@@ -36,7 +35,7 @@ def seconds(value: object, name: str) -> float | None:
         raise UsageError(
             f"{name} must be a number of seconds, not {_type(value)}: {reprlib.repr(value)}"
         )
-    if math.isnan(value) or value < 0:
+    if value != value or value < 0:
         raise UsageError(f"{name} must be 0 seconds or more, not {reprlib.repr(value)}")
     return float(min(value, threading.TIMEOUT_MAX))
 
