@@ -6,7 +6,7 @@ Everything here is pure: the same arguments give the same messages, sessions and
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
 
@@ -131,17 +131,3 @@ def arrival_times(rate: float, *, seed: int) -> Iterator[float]:
     while True:
         now += rng.expovariate(rate)
         yield now
-
-
-def cycle_from(messages: Sequence[Message], start: int) -> Callable[[], Message]:
-    """A function that gives the messages in turn for ever, from index ``start`` on."""
-
-    def forever() -> Iterator[Message]:
-        index = start % len(messages)
-        while True:
-            yield messages[index]
-            index += 1
-            if index == len(messages):
-                index = 0
-
-    return forever().__next__

@@ -72,7 +72,6 @@ def read_page(
     *,
     events_max: int,
     bytes_max: int,
-    kinds: frozenset[int] | None = None,
 ) -> tuple[list[R], int]:
     """Events of a session from sequence ``first`` to ``last`` (inclusive), in order.
 
@@ -91,8 +90,7 @@ def read_page(
                 break
             stop = min(last - segment.first_sequence + 1, segment.count)
             for index in range(place, stop):
-                if kinds is None or segment.kinds[index] in kinds:
-                    found.append(segment.make(index, view.origin, factory))
+                found.append(segment.make(index, view.origin, factory))
             size += segment.starts[stop] - segment.starts[place]
             sequence = segment.first_sequence + stop
             if len(found) >= events_max or size >= bytes_max:
@@ -108,8 +106,7 @@ def read_page(
         value = loose.records[sequence]
         if value is None:
             value = _read_loose(log, view, place)
-        if kinds is None or value[KIND_BYTE] in kinds:
-            found.append(decode_record(view.origin, loose.positions[place], value, factory))
+        found.append(decode_record(view.origin, loose.positions[place], value, factory))
         size += len(value)
         sequence += 1
         if len(found) >= events_max or size >= bytes_max:

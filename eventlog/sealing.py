@@ -11,8 +11,9 @@ Invariants:
        it appends, and of all of them at most ``COMMIT_SEALED_EVENTS_MAX`` events and
        ``COMMIT_SEALED_BYTES_MAX`` bytes, plus one segment; the rest of a session follows in later
        commits. It cuts at most ``COMMIT_CUTS_MAX`` tables.
-    5. An activity row counts only while its position is the session's last sealed one; replaced
-       rows are removed when nothing waits, and skipped by readers until then.
+    5. An activity row counts only while its position is the session's last sealed one; readers skip
+       replaced rows. They are removed when nothing waits, or when ``STALE_ROWS_MAX`` of them do; a
+       process that ends without a close leaves those that it knew of.
     6. A session whose damage does not let it be sealed is set aside (``LooseIndex.unsealable``);
        the others are sealed, and the appends beside them written.
 """
@@ -98,13 +99,13 @@ class Sealing:
                 index.mark_due(state)
 
 
-def is_overdue(index: LooseIndex, *, all_due: bool = True) -> bool:
+def is_overdue(index: LooseIndex) -> bool:
     """True when there is something to seal or cut that need not wait for more events."""
     if index.damaged:
         return False
     index.advance_scan()
     return (
-        (all_due and bool(index.due))
+        bool(index.due)
         or _fill(index) > 1
         or index.scan >= index.floor + HOT_TABLE_POSITIONS
         or bool(index.stale_activity)
@@ -164,7 +165,7 @@ def seal(
 
 
 def _remove_stale(tables: WriteTables, index: LooseIndex, done: Sealing, event_count: int) -> None:
-    """Remove replaced activity rows while nothing waits, or as many as come when they pile up."""
+    """Remove replaced activity rows while nothing waits, or twice as many as come if they pile up."""
     stale = index.stale_activity
     removals = COMMIT_EVENTS_MAX
     if event_count:

@@ -181,7 +181,6 @@ class Views:
         *,
         events_max: int,
         bytes_max: int,
-        kinds: frozenset[int] | None = None,
     ) -> tuple[list[R], int, int] | None:
         """A page of a session's events.
 
@@ -201,7 +200,6 @@ class Views:
                 factory,
                 events_max=events_max,
                 bytes_max=bytes_max,
-                kinds=kinds,
             )
             if not events and last >= view.event_count:
                 self._require_end(view, row)
