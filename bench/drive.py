@@ -43,8 +43,8 @@ class Window:
     """Which part of a round is measured.
 
     Attributes:
-        warm_up: Acknowledged appends before the measured part; enough for every session to have
-            been rolled up once, so that roll-ups are part of what is measured.
+        warm_up: Acknowledged appends before the measured part; where it fills the hot log, what
+            is measured pays for its own sealing.
         seconds: Length of the measured part.
     """
 

@@ -5,8 +5,8 @@ Invariants:
 1. Both sides of a ratio run in turn, A B A B, in one process tree, in fresh directories of the same
    file system; the first, unmeasured part of a round warms it up.
 2. Every side of every round starts after a full garbage collection, with the collector on.
-3. A ratio is the median of the ratios of neighbouring rounds; the raw values of both sides and of
-   every round are reported beside it.
+3. A ratio is the median of the ratios of neighbouring rounds, unless README.md says why not; the
+   raw values of both sides and of every round are reported beside it.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ not listed. Findings are judged against one read transaction. The invariants, by
        runs leads anywhere else.
     9. The commit record's counts and transaction are those of the store.
 
-Memory: a row without its opening facts for each session, a secret for each tenant, and 25 bytes
-for each event below the floor, to put segments, which lie by session, in the order of positions.
+Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
+each event below the floor, to put segments, which lie by session, in the order of positions, and a
+checksum for each hot record.
 Keys and ids take none: both sides are looked up one by one, and counted (``checkmarks``).
 """
 

@@ -1,10 +1,10 @@
 """Index of the ids that callers give: from a 16-byte keyed hash to session number and sequence.
 
 A random B-tree insert per id dirties a page per id. Here ids arrive in sorted, immutable *runs*,
-one for each table that is cut from the hot log and holds any; eight runs of a level, or more when
-merging fell behind, are merged into one of the next. All writes are new pages beside each other,
-and an id is rewritten once a level. A lookup asks every run, newest first; a Bloom filter lets it
-skip nearly all that do not hold the hash.
+one for each 2,048 positions that are cut from the hot log and hold any; eight runs of a level, or
+more when merging fell behind, are merged into one of the next. All writes are new pages beside each
+other, and an id is rewritten once a level. A lookup asks every run, newest first; a Bloom filter
+lets it skip nearly all that do not hold the hash.
 ``idrows`` has the layout.
 
 Invariants:

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64
-from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX
+from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX, SNAPSHOT_FREQUENCY
 from eventlog.record import (
     CHECKSUM_BYTES,
     CONTROL,
@@ -140,7 +140,7 @@ class SessionState:
 
 
 class LooseIndex:
-    """See the module. ``load_row(number)`` reads a session's row in the caller's transaction."""
+    """See the module."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class LooseIndex:
         self.bytes_max = bytes_max
         self.names_max = names_max
         self.epoch = 0
-        self.frequency = 25
+        self.frequency = SNAPSHOT_FREQUENCY
         self.clear()
 
     def clear(self) -> None:

@@ -65,7 +65,7 @@ class Options:
     """Options that change what is written; stored at creation.
 
     Attributes:
-        snapshot_frequency: Messages between two roll-ups of a session.
+        snapshot_frequency: Loose events that make a session due for its roll-up.
         max_messages: Messages that a session's view keeps; always None so far, which keeps all.
         quota_bytes: Bytes of pages from which appends are refused; None for no quota.
     """
