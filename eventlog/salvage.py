@@ -7,7 +7,8 @@ Invariants:
     1. An event is given only if its checksum, its shape and its place are right.
     2. Every sequence of a session below its end is given once, as an event or as lost, in order.
     3. No transaction is held while a caller has the control.
-    4. Memory: 16 bytes a segment of the session that is read, and an entry for each hot record.
+    4. Memory: a row for each session, an entry for each hot record, and the keys of the segments of
+       the session that is read.
 """
 
 from __future__ import annotations

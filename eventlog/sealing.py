@@ -165,7 +165,7 @@ def seal(
 
 
 def _remove_stale(tables: WriteTables, index: LooseIndex, done: Sealing, event_count: int) -> None:
-    """Remove replaced activity rows while nothing waits, or twice as many as come if they pile up."""
+    """Remove replaced activity rows: while nothing waits, or twice as many as come if too many."""
     stale = index.stale_activity
     removals = COMMIT_EVENTS_MAX
     if event_count:
