@@ -320,3 +320,23 @@ def test_a_reader_that_was_killed_holds_no_pages_of_a_busy_store(
     for _ in range(2_000):  # it is never idle for as long as that
         session.append({}).result(10)
     assert not is_listed()
+
+
+def test_what_was_sealed_leaves_memory_once(peers: Callable[..., Peer]) -> None:
+    """Memory had been made anew before the writer took its own sealing over.
+
+    What that had sealed was taken off the bytes in memory all the same, so that more than their
+    bound was kept from then on.
+    """
+    one, two = peers("one"), peers("two")
+    two.append(CALL, 30)
+    two.seal(eagerly=True)
+    two.hold(failpoint="commit.after_commit")
+    two.submit(operation=two.operation(CALL).encode())
+    assert two.held()
+    cut_past(one)
+    two.start(command="look", arguments={"way": "info", "tenant": "", "session": "call"})
+    assert two.join()[0] == "done"
+    two.release()
+    assert two.settle(timeout=10)
+    assert two.stats()["memory"]["loose_bytes"] >= 0
