@@ -329,12 +329,14 @@ def test_what_was_sealed_leaves_memory_once(peers: Callable[..., Peer]) -> None:
     bound was kept from then on.
     """
     one, two = peers("one"), peers("two")
-    two.append(CALL, 30)
-    two.seal(eagerly=True)
+    two.append(CALL, 20)  # not due by itself
     two.hold(failpoint="commit.after_commit")
+    two.seal(eagerly=True)
     two.submit(operation=two.operation(CALL).encode())
     assert two.held()
     cut_past(one)
+    while one.look(way="loose", tenant="", session="filler"):
+        one.append(OTHER)
     two.start(command="look", arguments={"way": "info", "tenant": "", "session": "call"})
     assert two.join()[0] == "done"
     two.release()
