@@ -109,6 +109,7 @@ def _after_fork() -> None:
     global _registry_lock
     _registry_lock = threading.RLock()
     for log in _open_logs.values():
+        log.index.lock = threading.RLock()
         log.writer.forked()
 
 

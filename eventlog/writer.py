@@ -713,6 +713,8 @@ class Writer:
         assert doubt is not None
         self._doubt = None
         index = self.index
+        if not applied:
+            self._tidy_later()
         with index.lock:
             index.clear()
         self._cache.clear()
