@@ -12,9 +12,10 @@ import pytest
 
 from engine import Store
 from eventlog.errors import CorruptionError
+from eventlog.limits import BATCH_EVENTS_MAX, HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.raw import DATA_FILE
 from eventlog.record import CHECKSUM_BYTES, KIND_BYTE, WORDS
-from tests.damaged_store import SESSIONS, flipped, hot_row, make, opened, put
+from tests.damaged_store import SESSIONS, flipped, hot_row, make, opened, put, rows
 from tests.model.staging import HANG_S, REPOSITORY
 
 PAGE_BYTES = 4096
@@ -171,3 +172,21 @@ def test_the_tools_for_damage_survive_a_zeroed_sector(path: Path, verb: list[str
         if done.returncode < 0:
             died.append((number, done.returncode))
     assert not died
+
+
+def test_a_session_that_cannot_be_sealed_is_named_when_it_stops_the_store(store_path: Path) -> None:
+    """Its row was damaged, so its one loose event kept the hot log from being cut; once the ring of
+    tables was full every append was refused as overload, with the advice to wait and try again.
+    """
+    with Store.open(store_path) as store:
+        store.session("victim").append({"n": 0}).result(HANG_S)
+    table, key, value = next(row for row in rows(store_path) if row[0] == "session")
+    put(store_path, (table, key, flipped(value)))
+    batch = [{"n": number} for number in range(BATCH_EVENTS_MAX)]
+    with Store.open(store_path) as store:
+        for _ in range(HOT_TABLES * HOT_TABLE_POSITIONS // BATCH_EVENTS_MAX + 1):
+            try:
+                store.session("other").append_many(batch).result(HANG_S)
+            except CorruptionError as error:
+                assert "session 1" in str(error)
+                break
