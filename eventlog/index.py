@@ -243,12 +243,19 @@ class LooseIndex:
             return
         number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
         state = self.states.get(number)
-        if state is None:
+        if state is None or not state.next:
+            # Of a commit on its way here a session has its number already; when that fails, another
+            # process may give it to a session of its own.
             try:
-                state = self.adopt(number, load_row(number))
+                row = load_row(number)
             except CorruptionError as error:
                 self._apply_lost(position, number, value, str(error))
                 return
+            if state is not None and state.name != (row.tenant, row.name):
+                self.names.pop(state.name, None)
+                state = None
+            if state is None:
+                state = self.adopt(number, row)
         loose = state.loose
         following = loose.base + len(loose.positions)
         is_loose = sequence >= loose.base

@@ -82,7 +82,8 @@ class Sealing:
         """Take a committed sealing into memory."""
         with index.lock:
             for state, row in self.rows:
-                index.seal(state, row)
+                if index.states.get(state.number) is state:  # a reader may have begun anew
+                    index.seal(state, row)
             self._queue_again(index)
             index.drop_before(self.floor)
             index.stale_activity.extend(self.replaced)

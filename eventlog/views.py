@@ -109,24 +109,26 @@ class Views:
             if state is not None:
                 loose = state.loose
                 stop = len(loose.positions)
-        if state is None or loose is None:
-            number = tables.find_session(name)
-            if number is None:
-                raise _NoSession
-            row = tables.load_row(number)
-            origin = Origin(number, row.tenant, row.name)
-            return SessionView(origin, row.sealed, Loose(row.sealed), 0, record), row, None
-        if state.number > record.sessions_made:
-            if state.next:
-                return None  # created after this transaction began
-            raise _NoSession  # on its way in an open batch
-        row = tables.load_row(state.number)
-        if loose.base > row.sealed:
-            return None
-        if stop and loose.positions[stop - 1] > record.last_position:
-            # Merged since this transaction began, perhaps a part of a batch only.
-            stop = bisect_right(loose.positions, record.last_position, 0, stop)
-        return SessionView(state.origin, row.sealed, loose, stop, record), row, state
+        if state is not None and loose is not None:
+            if state.number > record.sessions_made:
+                if state.next:
+                    return None  # created after this transaction began
+                raise _NoSession  # on its way in an open batch
+            row = tables.load_row(state.number)
+            # When its commit failed, the number may have gone to another process's session.
+            if (row.tenant, row.name) == name:
+                if loose.base > row.sealed:
+                    return None
+                if stop and loose.positions[stop - 1] > record.last_position:
+                    # Merged since this transaction began, perhaps a part of a batch only.
+                    stop = bisect_right(loose.positions, record.last_position, 0, stop)
+                return SessionView(state.origin, row.sealed, loose, stop, record), row, state
+        number = tables.find_session(name)
+        if number is None:
+            raise _NoSession
+        row = tables.load_row(number)
+        origin = Origin(number, row.tenant, row.name)
+        return SessionView(origin, row.sealed, Loose(row.sealed), 0, record), row, None
 
     @contextmanager
     def session(
@@ -168,9 +170,11 @@ class Views:
                 return None
             _, view, row, state = found
             self._require_end(view, row)
-            if state is not None:
-                return self._facts_of(state)
-            return _facts(view.origin, row, None)
+            if state is None:
+                return _facts(view.origin, row, None)
+            facts = self._facts_of(state)
+            # Others may have sealed more than memory knows.
+            return replace(facts, loose_count=max(0, facts.event_count - row.sealed))
 
     def read_session(
         self,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -53,7 +54,8 @@ from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import ReadTables, SegmentCache, WriteTables
 
-READER_CHECK_S = 60.0
+READER_CHECK_US = 5_000_000
+IDLE_S = 60.0
 SETTLE_TRIES = 10
 TIDY_AGAIN_US = 500_000
 PUT_BACK_MAX = 100  # seal-first rounds before a batch is refused as overload
@@ -215,6 +217,7 @@ class Writer:
         self._gate: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._slice_us = 0
+        self._readers_us = 0
         self._has_ended = False
         self._is_open_to_doubt = False  # a commit began, and its acks are not settled
         self._put_back = 0
@@ -289,7 +292,8 @@ class Writer:
         machine = self.machine
         with self._lock:
             if machine.in_flight:
-                return False
+                # Told already: it is about to say what is overdue. Else it is a later batch.
+                return not machine.in_flight[0].done()
             return (
                 not machine.overdue
                 or bool(machine.queue)
@@ -375,6 +379,10 @@ class Writer:
         while True:
             now_us = CLOCK.monotonic_us()
             self._slice_us = now_us
+            if now_us >= self._readers_us:
+                # A reader that was killed would keep every page from being used again.
+                self._readers_us = now_us + READER_CHECK_US
+                self.environment.reader_check()
             with self._lock:
                 step = machine.tick(now_us)
             if step is Step.COMMIT:
@@ -398,7 +406,7 @@ class Writer:
 
     def _sleep(self) -> None:
         """Wait for a wake-up; some come for nothing, none is missed."""
-        wait_s = READER_CHECK_S
+        wait_s = IDLE_S
         self._asleep = True
         now_us = CLOCK.monotonic_us()
         # Looked at after the flag is up: who offers an append before it was is seen here, who
@@ -410,11 +418,8 @@ class Writer:
             wait_s = max(0.0, (self.machine.retry_us - now_us) / 1e6)
         elif self.machine.overdue:
             wait_s = max(0.0, (self.machine.tidy_us - now_us) / 1e6)
-        try:
+        with suppress(Empty):
             self._gate.get(timeout=wait_s)
-        except Empty:
-            if wait_s == READER_CHECK_S:
-                self.environment.reader_check()
         self._asleep = False
 
     def pause(self) -> None:
@@ -503,6 +508,11 @@ class Writer:
         if batch and not fits(
             record.last_position, record.floor, sum([ack.event_count for ack in batch])
         ):
+            for number, reason in index.unsealable.items():
+                raise CorruptionError(
+                    f"cannot be sealed, and the hot log is full: {reason}",
+                    where=f"session number {number}",
+                )
             raise _HotLogFullError("the hot log has to be sealed first")
         plan = Plan(
             first=record.last_position + 1,
@@ -659,7 +669,7 @@ class Writer:
             self.environment.reopen()
             self._id_runs = IdRuns(self.environment.db["id"])
             applied = self._fence(work)
-        except (TurnlogError, CommitFailedError) as error:
+        except (TurnlogError, CommitFailedError, LmdbError) as error:
             doubt.tries += 1
             visible = self._is_visible(work)
             if doubt.failure.full and visible is False:

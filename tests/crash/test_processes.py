@@ -302,7 +302,7 @@ def test_a_reader_that_was_killed_holds_no_pages_of_a_busy_store(
 
     Until then no page was used again that the reader might have seen: the file grew and grew.
     """
-    monkeypatch.setattr(writer, "READER_CHECK_S", 0.05)
+    monkeypatch.setattr(writer, "READER_CHECK_US", 50_000)
     store = checked_store()
     session = store.session("busy")
     session.append({}).result(10)

@@ -188,5 +188,5 @@ def test_a_session_that_cannot_be_sealed_is_named_when_it_stops_the_store(store_
             try:
                 store.session("other").append_many(batch).result(HANG_S)
             except CorruptionError as error:
-                assert "session 1" in str(error)
+                assert "session number 1" in str(error)
                 break

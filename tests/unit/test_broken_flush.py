@@ -39,8 +39,8 @@ def test_a_flush_does_not_wait_for_an_append_that_came_after_it(store: Store) ->
 
         thread = threading.Thread(target=flush, daemon=True)
         thread.start()
-        while not first.is_awaited:
-            assert not flushed.wait(0.001)
+        assert not flushed.wait(0.2)
+        assert not first.done()
         call.append({"n": 1})
         released[0].set()
         assert begun[1].wait(HANG_S)
