@@ -51,6 +51,7 @@ _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a h
 _KEYED: Final = int(Flag.KEYED)
 _NAMED: Final = int(Flag.NAMED)
 _MARKED: Final = _KEYED | _NAMED
+FORGOTTEN_MAX: Final = 4_096  # sessions looked at for it at once
 
 Name = tuple[str, str]
 
@@ -492,16 +493,14 @@ class LooseIndex:
                 self.kept_bytes -= len(record)
                 state.loose.records[sequence] = None
             self.kept_from += 1
-        if len(self.states) > self.names_max:
-            for number in list(self.states):
-                if len(self.states) <= self.names_max:
-                    break
-                state = self.states[number]
-                if not state.loose.positions and state.draft_next == state.next:
-                    del self.states[number]
-                    self.names.pop(state.name, None)
-                else:
-                    self.states.move_to_end(number)
+        # The oldest first; some of them, since a session with loose events has to stay.
+        for _ in range(min(len(self.states) - self.names_max, FORGOTTEN_MAX)):
+            number, state = next(iter(self.states.items()))
+            if not state.loose.positions and state.draft_next == state.next:
+                del self.states[number]
+                self.names.pop(state.name, None)
+            else:
+                self.states.move_to_end(number)
 
     def loose_states(self) -> Iterator[SessionState]:
         """Sessions that have loose events, in no order."""

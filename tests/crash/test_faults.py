@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -573,7 +574,8 @@ def test_row_46_an_append_is_queued_when_the_writer_has_just_ended(
     except TurnlogError:
         pass
     assert ack is None or ack.done()
-    store.close()
+    with suppress(TurnlogError):  # of the append that nobody asked about
+        store.close()
     with Store.open(store_path) as again:
         assert again.session("call").history()[:1] == [{"n": 0}]
         assert again.check().ok
