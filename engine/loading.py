@@ -43,6 +43,18 @@ class LoadResult:
     skipped: int
 
 
+def encode_facts(facts: Mapping[str, Any]) -> list[Any] | None:
+    """A line's opening, as it is stored.
+
+    Raises:
+        UsageError: It holds something that no session is created with.
+    """
+    unknown = facts.keys() - {"user_id", "title", "metadata"}
+    if unknown:
+        raise UsageError(f"opening holds unknown facts: {sorted(unknown)}")
+    return encode_opening(facts.get("user_id"), facts.get("title"), facts.get("metadata"))
+
+
 class _Arrival:
     """A session of the load: how far the store is, and what waits to be appended."""
 
@@ -151,13 +163,7 @@ class Loader:
         info = session.info()
         opening = None
         if event["opening"] is not None:
-            facts = event["opening"]
-            unknown = facts.keys() - {"user_id", "title", "metadata"}
-            if unknown:
-                raise UsageError(f"opening holds unknown facts: {sorted(unknown)}")
-            opening = encode_opening(
-                facts.get("user_id"), facts.get("title"), facts.get("metadata")
-            )
+            opening = encode_facts(event["opening"])
         if info is None:
             return _Arrival(0, None, opening)
         return _Arrival(info.event_count, info.head, opening)

@@ -95,6 +95,11 @@ def create(
             raise map_os_error(full, f"{target} cannot be created: {error}") from error
         raise map_error(error, str(target)) from error
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not files.exists(target.parent):
+            raise StoreUnavailableError(
+                f"{target} cannot be created: there is no folder {target.parent}",
+                hint="Make the folder first, or give another path.",
+            ) from error
         raise map_os_error(
             error.errno or 0, f"{target} cannot be created: {error.strerror or error}"
         ) from error

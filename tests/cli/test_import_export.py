@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import tarfile
@@ -14,6 +15,7 @@ import pytest
 
 from engine import Store
 from turnlog.exits import ExitCode
+from turnlog.formats import FORMATS
 
 from .conftest import fill_with_everything
 
@@ -331,6 +333,94 @@ def test_what_no_store_takes_leaves_out_its_session_only(turnlog: Any, tmp_path:
     assert [name.split("/")[0] for name in names] == ["a", "c", "deep"]
 
 
+@pytest.mark.parametrize("place", ["nothing", "empty-folder"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("garbage\n", id="garbage"),
+        pytest.param('{"session":"a","sequence":0,"kind":"message","body":1}\n', id="unfit"),
+        pytest.param(
+            '{"session":"a","sequence":0,"kind":"n","opening":{"odd":1},"body":1}\n', id="opening"
+        ),
+        pytest.param(
+            '{"session":"a","sequence":0,"kind":"n","id":"x","body":1}\n'
+            '{"session":"a","sequence":1,"parent":0,"kind":"n","id":"x","body":1}\n',
+            id="twin-ids",
+        ),
+    ],
+)
+def test_no_store_is_made_for_nothing(
+    turnlog: Any, tmp_path: Path, content: str, place: str
+) -> None:
+    """An import of a damaged file alone left a new empty store behind."""
+    file = tmp_path / "bad.jsonl"
+    file.write_text(content)
+    store = tmp_path / "store"
+    if place == "empty-folder":
+        store.mkdir()
+    outcome = turnlog("import", store, file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert f"no store was made at {store}\n" in outcome.err
+    left = {file, store} if place == "empty-folder" else {file}
+    assert set(tmp_path.rglob("*")) == left
+
+
+def test_a_store_that_was_there_stays_without_a_word(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("garbage\n")
+    outcome = turnlog("import", calls, file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert "no store was made" not in outcome.err
+
+
+def test_a_path_that_is_no_store_is_told_before_files_are_read(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("garbage\n")
+    assert turnlog("import", file, file).code == ExitCode.NOT_A_STORE
+    missing = turnlog("import", tmp_path / "no" / "store", file)
+    assert missing.code == ExitCode.USAGE
+    assert "bad.jsonl" not in missing.err
+
+
+def test_an_id_that_occurs_twice_leaves_all_of_a_long_session_out(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    """The pieces before the second one were committed, and told as left out."""
+    lines = chat("a", 20_000)
+    lines[5]["id"] = lines[19_000]["id"] = "m-1"
+    file = write(tmp_path / "x.jsonl", [*lines, *chat("b", 1)])
+    outcome = turnlog("import", tmp_path / "store", file)
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert f"{file}:19001: session a: the id m-1 occurs twice in it" in outcome.err
+    with Store.open(tmp_path / "store", create=False) as opened:
+        assert [opened.session(name).exists for name in "ab"] == [False, True]
+
+
+def test_what_is_no_regular_file_is_named_once(turnlog: Any, tmp_path: Path) -> None:
+    """It said "/dev/null: /dev/null is not a file"."""
+    outcome = turnlog("import", tmp_path / "store", "/dev/null")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert "turnlog: /dev/null: not a regular file\n" in outcome.err
+
+
+def test_the_formats_are_in_the_help(turnlog: Any) -> None:
+    out = turnlog("import", "--help").out
+    for name, what in FORMATS.items():
+        assert re.search(rf"^ +{name} +{re.escape(what)}$", out, re.MULTILINE)
+
+
+def test_other_formats_are_not_read_from_a_pipe(turnlog: Any, tmp_path: Path) -> None:
+    outcome = turnlog("import", tmp_path / "store", "-", "--format", "openai")
+    assert outcome.code == ExitCode.USAGE
+    assert "standard input can only be read as jsonl" in outcome.err
+    assert not (tmp_path / "store").exists()
+
+
 def test_an_unknown_format_is_a_wrong_command_line(turnlog: Any, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", chat("a", 1))
     outcome = turnlog("import", tmp_path / "store", file, "--format", "carrier-pigeon")
@@ -423,7 +513,13 @@ def test_what_is_whole_of_a_damaged_store_goes_into_a_new_one(
     assert outcome.code == ExitCode.CORRUPTION
     assert "session call-2: event 1 is lost: log " in outcome.err
     assert "--skip-damaged" in turnlog("check", damaged).out
-    assert turnlog("import", tmp_path / "new", file).code == 0
+    imported = turnlog("import", tmp_path / "new", file)
+    assert imported.code == 0
+    assert imported.out == (
+        "imported 5 events of 3 sessions; "
+        "1 of them is a mark of kind turnlog.damaged, where an event was lost\n"
+    )
+    assert json.loads(turnlog("import", tmp_path / "json", file, "--json").out)["marks"] == 1
     shown = turnlog("show", tmp_path / "new", "call-2").out
     assert "Hello" in shown and "turnlog.damaged" in shown and "e2e_latency_ms" in shown
     whole = turnlog("export", calls).out.splitlines()

@@ -145,6 +145,45 @@ def test_an_import_that_is_killed_goes_on(command: list[str], turnlog: Any, tmp_
     assert turnlog("export", path).out_bytes == file.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/0"])
+def test_an_export_can_be_piped_into_an_import(
+    command: list[str], turnlog: Any, calls: Path, tmp_path: Path, name: str
+) -> None:
+    """It was refused as a file that does not exist, or that is none."""
+    copy = tmp_path / "copy"
+    export = subprocess.Popen([*command, "export", str(calls)], stdout=subprocess.PIPE)
+    done = subprocess.run(
+        [*command, "import", str(copy), name],
+        stdin=export.stdout,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert export.stdout is not None
+    export.stdout.close()
+    assert export.wait(DEADLINE_S) == ExitCode.OK
+    assert (done.returncode, done.stderr) == (ExitCode.OK, b"")
+    assert turnlog("export", copy).out_bytes == turnlog("export", calls).out_bytes
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_what_is_wrong_in_a_pipe_is_named_by_its_line(
+    command: list[str], tmp_path: Path, name: str
+) -> None:
+    lines = b'{"session":"a","sequence":0,"kind":"note","body":1}\ngarbage\n'
+    done = subprocess.run(
+        [*command, "import", str(tmp_path / "store"), name],
+        input=lines,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == ExitCode.DAMAGED_INPUT
+    shown = "standard input" if name == "-" else name
+    assert done.stderr.startswith(f"turnlog: {shown}:2: ".encode())
+    assert done.stdout.startswith(b"imported 1 event of 1 session;")
+
+
 def test_a_store_that_is_being_written_can_be_exported(command: list[str], calls: Path) -> None:
     with Store.open(calls) as store:
         say(store.session("call-3"), 1, "user", "Still talking")

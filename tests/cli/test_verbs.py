@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,7 +179,7 @@ def test_what_is_no_store_is_told_as_found(
         return
     refused = ExitCode.NOT_A_STORE
     if verb not in READING and kind == "nothing-in-a-file":
-        refused = ExitCode.UNAVAILABLE
+        refused = ExitCode.USAGE
     assert outcome.code == refused
     first, second = outcome.err.removesuffix("\n").split("\n")
     assert first.startswith("turnlog: ")
@@ -210,7 +211,7 @@ def test_a_store_in_a_folder_that_is_missing(turnlog: Any, verb: str, tmp_path: 
     chat.write_text('{"session":"s","sequence":0,"kind":"note","body":1}\n')
     line = [verb, tmp_path / "no" / "store", *([chat] if verb == "import" else [])]
     outcome = turnlog(*line)
-    assert outcome.code == ExitCode.UNAVAILABLE
+    assert outcome.code == ExitCode.USAGE
     assert "there is no folder" in outcome.err
     assert "mkdir -p" in outcome.err
     assert not (tmp_path / "no").exists()
@@ -295,8 +296,52 @@ def test_traceback_shows_where_an_error_came_from(calls: Path, tmp_path: Path) -
 
 
 def test_a_missing_permission_is_told_with_the_path(
-    turnlog: Any, calls: Path, tmp_path: Path
+    turnlog: Any, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = turnlog("export", calls, "-o", tmp_path / "no" / "where.jsonl")
+    """It named a temporary file that nobody had asked for."""
+    sealed = tmp_path / "sealed"
+    sealed.mkdir()
+    real_open = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(os.fsdecode(path)).parent == sealed:  # also for root, whom no mode keeps out
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    outcome = turnlog("export", calls, "-o", sealed / "where.jsonl")
     assert outcome.code == ExitCode.UNAVAILABLE
-    assert "where.jsonl" in outcome.err
+    assert outcome.err.startswith(f"turnlog: {sealed / 'where.jsonl'}: Permission denied\n")
+
+
+def test_an_export_into_a_folder_that_is_missing(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    """It named a temporary file, and its exit code said that the store was busy or full."""
+    outcome = turnlog("export", calls, "-o", tmp_path / "no" / "where.jsonl")
+    assert outcome.code == ExitCode.USAGE
+    assert f"there is no folder {tmp_path / 'no'}\n" in outcome.err
+    assert ".part" not in outcome.err
+    (tmp_path / "file").write_text("mine")
+    outcome = turnlog("export", calls, "-o", tmp_path / "file" / "where.jsonl")
+    assert outcome.code == ExitCode.USAGE
+    assert f"{tmp_path / 'file'} is no folder\n" in outcome.err
+
+
+@pytest.mark.parametrize("cursor", ["zzz", "-1", "\x1b[2J", "", "9" * 30])
+def test_a_cursor_of_nobody_is_told_in_the_words_of_the_command_line(
+    turnlog: Any, calls: Path, cursor: str
+) -> None:
+    """It spoke of a Python method, and the hint was to fix the call."""
+    outcome = turnlog("sessions", calls, f"--cursor={cursor}")
+    assert outcome.code == ExitCode.USAGE
+    first, second = outcome.err.removesuffix("\n").split("\n")
+    assert first.startswith("turnlog: --cursor ")
+    assert "more: --cursor" in second
+    assert "sessions()" not in outcome.err
+    assert acting(outcome.err) == []
+
+
+def test_a_refusal_of_the_library_points_at_the_command_line(turnlog: Any, calls: Path) -> None:
+    outcome = turnlog("sessions", calls, "--limit", 20_000)
+    assert outcome.code == ExitCode.USAGE
+    assert "Fix the call" not in outcome.err
+    assert "--help" in outcome.err

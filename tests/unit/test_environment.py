@@ -140,7 +140,7 @@ def test_what_is_no_store_stays_untouched(store_path: Path) -> None:
 
 
 def test_a_missing_parent_is_the_callers_to_make(store_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="No such file"):
+    with pytest.raises(StoreUnavailableError, match="there is no folder"):
         make(store_path / "deeper")
     assert not store_path.exists()
 

@@ -17,6 +17,7 @@ from eventlog.errors import (
     NotAStoreError,
     QuotaExceededError,
     ReadOnlyError,
+    StoreUnavailableError,
     TurnlogError,
     UsageError,
 )
@@ -41,6 +42,14 @@ SENSELESS: list[dict[str, Any]] = [
 
 def first(option: dict[str, Any]) -> str:
     return json.dumps(option)
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    """The hint was to check the disk and the permissions."""
+    with pytest.raises(StoreUnavailableError, match=r"there is no folder .*/no$") as caught:
+        Store.open(tmp_path / "no" / "store")
+    assert "folder" in caught.value.hint
+    assert not (tmp_path / "no").exists()
 
 
 # Options

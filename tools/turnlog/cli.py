@@ -21,10 +21,12 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from eventlog.errors import TurnlogError
+from eventlog.errors import TurnlogError, UsageError
 from eventlog.version import VERSION
 from turnlog import terminal
 from turnlog.exits import ExitCode, exit_code_of, exit_table
+from turnlog.formats import format_table
+from turnlog.piped import STANDARD_INPUT
 
 EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
 
@@ -63,7 +65,10 @@ class Verbs(TyperGroup):
         except TurnlogError as error:
             if show_traceback:
                 traceback.print_exc()
-            terminal.complain(str(error), error.hint)
+            hint = error.hint
+            if isinstance(error, UsageError) and hint == UsageError.default_hint:
+                hint = "Change the command line; `turnlog VERB --help` tells what is taken."
+            terminal.complain(str(error), hint)
             code = exit_code_of(error)
         except OSError as error:
             if show_traceback:
@@ -188,23 +193,40 @@ def _turnlog(
     """Look into, fill, copy and check a store of agent sessions."""
 
 
+def _existing(files: list[Path]) -> list[Path]:
+    """Refuse a file that is not there; typer's own check knows no standard input."""
+    for file in files:
+        if file != STANDARD_INPUT and not os.path.exists(file):
+            raise typer.BadParameter(f"file {terminal.quote(str(file))} does not exist.")
+    return files
+
+
 @app.command(
     "import",
     cls=Verb,
-    epilog=_example(
+    epilog=f"\b\nFormats:\n{format_table()}\n\n"
+    + _example(
         "turnlog import calls.turnlog export.jsonl",
         "turnlog import calls.turnlog --format openai chats/*.jsonl",
+        "turnlog export calls.turnlog | turnlog import copy.turnlog -",
     ),
 )
 def import_(
     store: StorePath,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Files to read.", exists=True, dir_okay=False),
+        typer.Argument(
+            metavar="FILE",
+            help="Files to read; - is standard input.",
+            dir_okay=False,
+            callback=_existing,
+        ),
     ],
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="The files' format; guessed without it."),
+        typer.Option(
+            "--format", metavar="NAME", help="The files' format, see below; guessed without it."
+        ),
     ] = None,
     tenant: Annotated[
         str | None,
@@ -216,7 +238,7 @@ def import_(
 
     What the store has already is skipped. A damaged session is named and left out, all others are
     imported, and the exit code is 3. An import that was broken off goes on where it stopped when
-    it is started again.
+    it is started again. Standard input and pipes are read as turnlog's own export.
     """
     from turnlog.verbs import import_sessions
 

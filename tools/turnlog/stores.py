@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engine import Session, Store, Tenant
 from eventlog.errors import (
     NotAStoreError,
     SessionNotFoundError,
     StoreUnavailableError,
+    UsageError,
 )
 from turnlog import terminal
 
@@ -39,18 +42,70 @@ def open_to_write(path: Path) -> Store:
         return Store.open(path)
     except NotAStoreError as error:
         raise _as_found(path, error) from error
-    except StoreUnavailableError as error:
-        folder = Path(os.path.realpath(path)).parent
-        if folder.is_dir():
-            raise
-        name = terminal.quote(str(folder))
-        why, first = f"{name} is no folder", ""
-        if not os.path.lexists(folder):
-            why, first = f"there is no folder {name}", f"Make it with `mkdir -p {name}`, or give "
-        raise StoreUnavailableError(
-            f"{terminal.quote(str(path))} cannot be created: {why}",
-            hint=(first or "Give ") + "another path.",
-        ) from error
+    except StoreUnavailableError:
+        refuse_missing_folder(path, Path(os.path.realpath(path)).parent)
+        raise
+
+
+@contextmanager
+def opened_when_needed(path: Path) -> Iterator[Callable[[], Store]]:
+    """What opens a store when it is called first, so that none is made for nothing.
+
+    Where there is something already, it is opened at once.
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def opened() -> Store:
+            return stack.enter_context(open_to_write(path))
+
+        if is_vacant(path):
+            refuse_missing_folder(path, Path(os.path.realpath(path)).parent)
+        else:
+            opened()
+        yield opened
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether there is nothing at the path but perhaps an empty folder."""
+    if not os.path.exists(path):
+        return True
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
+def refuse_missing_folder(path: Path, folder: Path) -> None:
+    """Refuse to make something in a folder that is none.
+
+    Raises:
+        UsageError: There is no such folder, or it is something else.
+    """
+    if os.path.isdir(folder):
+        return
+    name = terminal.quote(os.path.abspath(folder))
+    why, first = f"{name} is no folder", ""
+    if not os.path.lexists(folder):
+        why, first = f"there is no folder {name}", f"Make it with `mkdir -p {name}`, or give "
+    raise UsageError(
+        f"{terminal.quote(str(path))} cannot be created: {why}",
+        hint=(first or "Give ") + "another path.",
+    )
+
+
+def sizes(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a store takes on disk, from its ``stats``; nothing an event where there is none.
+
+    ``file_bytes`` is the size of its data file, ``used_bytes`` the part of it that holds something;
+    the rest is free for what comes. An event's share is that of all events of the store.
+    """
+    found = {key: facts[key] for key in ("file_bytes", "used_bytes")}
+    if facts["events"]:
+        shares = {f"{key}_per_event": round(found[key] / facts["events"], 1) for key in found}
+        found.update(shares)
+    return found
 
 
 def _as_found(path: Path, error: NotAStoreError) -> NotAStoreError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from eventlog.errors import UsageError
+from turnlog.formats import FORMATS
 from turnlog.importers import (
     chatterbot,
     crosswoz,
@@ -23,7 +24,7 @@ from turnlog.importers import (
 )
 from turnlog.importers.detect import detect
 from turnlog.importers.model import Damage, ParsedEvent, ParsedSession
-from turnlog.importers.records import open_file
+from turnlog.importers.records import UnreadableFileError, open_file
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[ParsedSession | Damage]]]] = {
     "jsonl": jsonl.read,
@@ -36,10 +37,17 @@ _READERS: Final[dict[str, Callable[[Path], Iterator[ParsedSession | Damage]]]] =
     "tau-bench": tau_bench.read,
 }
 
-FORMATS: Final = tuple(_READERS)
-"""The names of the formats that can be read."""
+assert list(_READERS) == list(FORMATS)
 
-__all__ = ["FORMATS", "Damage", "ParsedEvent", "ParsedSession", "detect", "read_file"]
+__all__ = [
+    "FORMATS",
+    "Damage",
+    "ParsedEvent",
+    "ParsedSession",
+    "UnreadableFileError",
+    "detect",
+    "read_file",
+]
 
 
 def read_file(path: Path, *, format: str | None = None) -> Iterator[ParsedSession | Damage]:
@@ -57,7 +65,8 @@ def read_file(path: Path, *, format: str | None = None) -> Iterator[ParsedSessio
         nothing is yielded.
 
     Raises:
-        UsageError: The file cannot be read, or the format has no such name.
+        UnreadableFileError: It is no regular file, or cannot be read.
+        UsageError: The format has no such name.
         DamagedInputError: No format was named, and the file shows none.
     """
     open_file(path).close()

@@ -89,6 +89,18 @@ class Line:
     problem: str | None = None
 
 
+class UnreadableFileError(UsageError):
+    """A path that cannot be read at all.
+
+    Attributes:
+        reason: Why, without the path.
+    """
+
+    def __init__(self, path: Path, reason: str, *, hint: str) -> None:
+        super().__init__(f"{path}: {reason}", hint=hint)
+        self.reason = reason
+
+
 class _RestUnreadError(Exception):
     """The document goes wrong in a way that leaves its further records unknown."""
 
@@ -114,18 +126,19 @@ def open_file(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        UsageError: There is none, or it cannot be read.
+        UnreadableFileError: There is none, or it cannot be read.
     """
     try:
         # A pipe would block in open() until somebody writes to it.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UsageError(f"{path} is not a file", hint="Name one regular file.")
+            raise UnreadableFileError(path, "not a regular file", hint="Name one regular file.")
         return path.open("rb")
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(
-            f"{path} cannot be read: {error}", hint="Check the path and its permissions."
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableFileError(
+            path, f"cannot be read: {reason}", hint="Check the path and its permissions."
         ) from error
 
 

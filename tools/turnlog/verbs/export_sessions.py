@@ -26,6 +26,7 @@ from turnlog.stores import (
     existing_session,
     known_tenant,
     open_to_read,
+    refuse_missing_folder,
     session_names,
     tenant_names,
 )
@@ -127,8 +128,10 @@ def _new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     """A file beside the target that takes its place once it is written and on disk.
 
     Raises:
-        UsageError: The target exists, now or when the export is done, and is not to be replaced.
+        UsageError: The target exists, now or when the export is done, and is not to be replaced, or
+            its folder does not.
     """
+    refuse_missing_folder(target, target.parent)
     if not replace and (target.exists() or target.is_symlink()):
         raise _exists(target)
     if target.exists() and not target.is_symlink() and not target.is_file():
@@ -137,7 +140,10 @@ def _new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
             hint="Name a file, or leave -o out to write to standard output.",
         )
     draft = target.with_name(f".{target.name[:100]}.{token_hex(8)}.part")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:  # nobody knows the draft's name
+        raise OSError(error.errno, error.strerror, str(target)) from error
     try:
         with open(descriptor, "wb") as stream:
             yield stream

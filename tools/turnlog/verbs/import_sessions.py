@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from engine import Store
 from engine.drafting import draft_event
 from engine.export import encode_line, escape, escape_line, line_mapping
 from engine.kinds import CONTROLS
+from engine.loading import encode_facts
+from engine.salvage import MARK_KIND
 from eventlog.errors import (
     ConflictError,
     DamagedInputError,
@@ -28,7 +30,8 @@ from eventlog.errors import (
 from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
 from turnlog import importers, terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import open_to_write
+from turnlog.piped import copied, is_piped, name_of
+from turnlog.stores import is_vacant, opened_when_needed
 from turnlog.terminal import counted
 
 Line = dict[str, Any]
@@ -47,6 +50,7 @@ _FACTS = (
 )
 
 
+PIPED_FORMAT = "jsonl"  # of what has no name of its own
 NAMED_MAX = 100  # of what is left out, on standard error; all of it is in the result
 
 
@@ -67,11 +71,13 @@ class Tally:
     """What became of the files' sessions.
 
     Attributes:
+        marks: Events that stand for lost ones; ``events`` counts them too.
         damaged: What was left out, one entry a session, or a line or file that names none.
     """
 
     sessions: int = 0
     events: int = 0
+    marks: int = 0
     skipped_sessions: int = 0
     skipped_events: int = 0
     damaged: list[dict[str, Any]] = field(default_factory=list)
@@ -99,27 +105,30 @@ def run(
     path: Path, files: list[Path], *, format: str | None, tenant: str | None, as_json: bool
 ) -> ExitCode:
     """Import the files one after the other; a negative exit code tells of what was left out."""
-    _refuse_unknown(format)
+    _refuse_format(format, files)
     screen = terminal.Screen()
     tally = Tally()
-    size = sum(file.stat().st_size for file in files)
-    with open_to_write(path) as store, terminal.ProgressBar("importing", size or None) as bar:
+    size = sum(map(_size, files))
+    with opened_when_needed(path) as store, terminal.ProgressBar("importing", size or None) as bar:
         batch = _Batch(store, tally)
         for file in files:
             for item in _read(file, format):
                 if isinstance(item, importers.Damage):
                     batch.report(item, tenant)
                 else:
-                    batch.add(_prepared(str(file), item, tenant))
+                    batch.add(_prepared(name_of(file), item, tenant))
                     bar.advance(0, f"{tally.events:,} events, {file.name}")
-            bar.advance(file.stat().st_size)
+            bar.advance(_size(file))
         batch.load()
         batch.tell()
+    if is_vacant(path):
+        terminal.note(f"nothing to import, so no store was made at {terminal.quote(str(path))}")
     if as_json:
         screen.data(
             {
                 "sessions": tally.sessions,
                 "events": tally.events,
+                "marks": tally.marks,
                 "skipped_sessions": tally.skipped_sessions,
                 "skipped_events": tally.skipped_events,
                 "damaged": escape(tally.damaged),  # a file's name need not be UTF-8
@@ -132,6 +141,9 @@ def run(
 
 def _summary(tally: Tally) -> Iterator[str]:
     yield f"imported {counted(tally.events, 'event')} of {counted(tally.sessions, 'session')}"
+    if tally.marks:
+        are = "is a mark" if tally.marks == 1 else "are marks"
+        yield f"{tally.marks:,} of them {are} of kind {MARK_KIND}, where an event was lost"
     if tally.skipped_events:
         yield f"skipped {counted(tally.skipped_events, 'event')} that the store has already"
     if tally.damaged:
@@ -147,22 +159,39 @@ def _summary(tally: Tally) -> Iterator[str]:
         yield words
 
 
-def _refuse_unknown(format: str | None) -> None:
+def _size(file: Path) -> int:
+    return 0 if is_piped(file) else file.stat().st_size
+
+
+def _refuse_format(format: str | None, files: list[Path]) -> None:
     if format is not None and format not in importers.FORMATS:
         raise UsageError(
             f"no format is called {terminal.quote(format)}",
             hint=f"Name one of: {', '.join(importers.FORMATS)}.",
         )
+    piped = next(filter(is_piped, files), None)
+    if piped is not None and format not in (None, PIPED_FORMAT):
+        raise UsageError(
+            f"{name_of(piped)} can only be read as {PIPED_FORMAT}",
+            hint="Save it to a file: other formats take the names of sessions from its name.",
+        )
 
 
 def _read(file: Path, format: str | None) -> Iterator[importers.ParsedSession | importers.Damage]:
     """The file's sessions; a file that cannot be read at all is one damage."""
+    if is_piped(file):
+        with copied(file) as copy:
+            for item in importers.read_file(copy, format=PIPED_FORMAT):
+                if isinstance(item, importers.Damage):
+                    item.file = name_of(file)
+                yield item
+        return
     try:
         yield from importers.read_file(file, format=format)
     except DamagedInputError as error:
         yield importers.Damage(error.file, error.line, None, error.reason)
-    except UsageError as error:
-        yield importers.Damage(str(file), None, None, str(error))
+    except importers.UnreadableFileError as error:
+        yield importers.Damage(str(file), None, None, error.reason)
 
 
 def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) -> _Session:
@@ -208,6 +237,7 @@ def _refuse_unfit(session: _Session) -> None:
             the linear history of this release would flatten.
     """
     head: int | None = None
+    ids: set[str] = set()
     for number, line in enumerate(session.lines):
         if line["sequence"] != number:
             raise _RefusedError(f"sequence {number} is missing", number)
@@ -221,7 +251,12 @@ def _refuse_unfit(session: _Session) -> None:
         if not is_control:
             head = number
         facts = {key: line.get(key) for key in _FACTS}
+        if facts["id"] in ids:
+            raise _RefusedError(f"the id {terminal.quote(facts['id'])} occurs twice in it", number)
+        if facts["id"] is not None:
+            ids.add(facts["id"])
         try:
+            encode_facts(line.get("opening") or {})
             draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
         except UsageError as error:
             raise _RefusedError(str(error), number) from error
@@ -230,7 +265,7 @@ def _refuse_unfit(session: _Session) -> None:
 class _Batch:
     """Sessions that are loaded together, so that many short ones share a commit."""
 
-    def __init__(self, store: Store, tally: Tally) -> None:
+    def __init__(self, store: Callable[[], Store], tally: Tally) -> None:
         self._store = store
         self._tally = tally
         self._sessions: dict[tuple[str, str], tuple[_Session, list[Line]]] = {}
@@ -324,10 +359,11 @@ class _Batch:
         self._tally.sessions += len(waiting)
         for session, rest in waiting:
             self._tally.events += len(rest)
+            self._tally.marks += sum(line["kind"] == MARK_KIND for line in rest)
             self._tally.skipped_events += len(session.lines) - len(rest)
 
     def _load(self, lines: list[Line]) -> None:
-        self._store.load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
+        self._store().load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
 
     def _refuse(self, session: _Session, rest: list[Line], error: TurnlogError) -> None:
         """Take a session that the store refuses, with the line that is to blame as far as known."""
@@ -359,7 +395,7 @@ class _Batch:
             _RefusedError: It holds something else, or cannot hold this session.
         """
         _refuse_unfit(session)
-        stored = self._store.tenant(session.tenant).session(session.name)
+        stored = self._store().tenant(session.tenant).session(session.name)
         if not stored.exists:
             return session.lines
         count = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine import SessionInfo, SessionPage, Store
 from engine.export import escape
+from eventlog.errors import UsageError
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import known_tenant, open_to_read
@@ -28,6 +29,8 @@ def run(
     """Write one page of the listing, of all tenants when none is named."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
+        if cursor is not None:
+            _refuse_foreign(store, cursor)
         tenants = store.tenants()
         if tenant is None:
             page = _of_all(store, tenants, limit, cursor, user)
@@ -47,6 +50,17 @@ def run(
     if page.cursor is not None:
         terminal.note(f"more: --cursor {page.cursor}")
     return ExitCode.OK
+
+
+def _refuse_foreign(store: Store, cursor: str) -> None:
+    try:
+        store.sessions(1, cursor)
+    except UsageError as error:
+        raise UsageError(
+            f"--cursor {terminal.quote(cursor)} does not come from a listing",
+            hint="Give what stands behind `more: --cursor` at the end of a listing; without "
+            "--cursor the listing begins with the newest session.",
+        ) from error
 
 
 def _of_all(
