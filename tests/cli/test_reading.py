@@ -251,10 +251,26 @@ def test_damaged_bytes_are_findings_and_never_shown(
 def test_stats(turnlog: Any, calls: Path) -> None:
     facts = json.loads(turnlog("stats", calls, "--json").out)
     assert facts["events"] == 5
-    assert facts["bytes_per_event"] == facts["used_bytes"] / 5
+    assert facts["file_bytes"] == (calls / "data.mdb").stat().st_size
+    for size in ("file_bytes", "used_bytes"):
+        assert facts[f"{size}_per_event"] == round(facts[size] / 5, 1)
     rows = [line.split(maxsplit=1) for line in turnlog("stats", calls).out.splitlines()]
     assert ["events", "5"] in rows
     assert ["queue_bytes", "0 B of 64.0 MiB"] in rows
+
+
+def test_check_says_which_keys_it_counts(turnlog: Any, tmp_path: Path) -> None:
+    """It counted those of sealed events, and called them all."""
+    with Store.open(tmp_path / "store") as store:
+        for number in range(40):
+            body = {"role": "user", "content": f"{number}"}
+            store.session("s").append(body, idempotency_key=f"k{number}").result()
+    report = json.loads(turnlog("check", tmp_path / "store", "--json").out)
+    keys = report["counts"]["keys"]
+    assert 0 < keys <= 40
+    out = turnlog("check", tmp_path / "store").out
+    assert f", {keys} keys of sealed events" in out
+    assert "0 ids of events cut from the hot log" in out
 
 
 def test_stats_of_an_empty_store(turnlog: Any, tmp_path: Path) -> None:

@@ -91,6 +91,30 @@ def test_calls_that_exist_are_not_touched(turnlog: Any, tmp_path: Path) -> None:
     assert turnlog("simulate", path, *SHORT, "--prefix", "night-").code == 0
 
 
+def test_sizes_are_those_of_stats_whatever_the_store_held(turnlog: Any, tmp_path: Path) -> None:
+    """All files of the store were divided by the events of this run: a megabyte an event."""
+    path = tmp_path / "store"
+    turnlog("simulate", path, *SHORT)
+    outcome = turnlog("simulate", path, *SHORT, "--prefix", "night-", "--json")
+    facts = json.loads(outcome.out)
+    stats = json.loads(turnlog("stats", path, "--json").out)
+    assert facts["store_events"] == stats["events"] == 2 * facts["events"]
+    for size in ("file_bytes", "used_bytes"):
+        assert facts[f"{size}_per_event"] == round(facts[size] / stats["events"], 1)
+    assert facts["file_bytes"] == stats["file_bytes"]
+    assert set(facts) & set(stats) >= {"file_bytes_per_event", "used_bytes_per_event"}
+
+
+def test_calls_beside_other_sessions_are_announced(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    """Simulated calls went into a store of real ones without a word."""
+    outcome = turnlog("simulate", calls, *SHORT, "--prefix", "night-")
+    assert outcome.code == 0
+    assert outcome.err == (f"adding simulated calls to {calls}, which holds 3 sessions already\n")
+    assert turnlog("simulate", tmp_path / "new", *SHORT).err == ""
+
+
 def test_one_call_is_no_calls(turnlog: Any, tmp_path: Path) -> None:
     """Counts and nouns agree: it said "1 calls" and "1 tenants"."""
     outcome = turnlog("simulate", tmp_path / "store", "--calls", 1, "--hours", 0.001)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from engine.export import escape
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read
+
+_COUNTED: Final = {  # where the key alone would promise more than was counted
+    "keys": ("key of sealed events", "keys of sealed events"),
+    "ids": ("id of events cut from the hot log", "ids of events cut from the hot log"),
+}
 
 
 def run(path: Path, *, as_json: bool) -> ExitCode:
@@ -49,4 +55,6 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
 
 def _counted(count: int, key: str) -> str:
     """A count and what it counts, from a key like ``hot_records``."""
+    if key in _COUNTED:
+        return f"{count:,} {_COUNTED[key][count != 1]}"
     return terminal.counted(count, key.replace("_", " ").removesuffix("s"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import open_to_read
+from turnlog.stores import open_to_read, sizes
 
 _BOUND = "_max"
 
@@ -18,8 +18,7 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
     screen = terminal.Screen()
     with open_to_read(path) as store:
         facts = store.stats()
-    if facts["events"]:
-        facts["bytes_per_event"] = round(facts["used_bytes"] / facts["events"], 1)
+    facts |= sizes(facts)
     if as_json:
         screen.data(facts)
         return ExitCode.OK

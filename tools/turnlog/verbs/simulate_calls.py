@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +14,7 @@ from eventlog.errors import AppendConflictError, CorruptionError
 from turnlog import simulation, terminal
 from turnlog.dispatch import Line, script
 from turnlog.exits import ExitCode
-from turnlog.stores import open_to_read, open_to_write
+from turnlog.stores import open_to_read, open_to_write, sizes
 
 _LABEL = 15
 
@@ -29,6 +28,7 @@ def run(path: Path, *, calls: int, hours: float, seed: int, prefix: str, as_json
 
     with open_to_write(path) as store:
         _refuse_existing(store, [name_of(call) for call in range(1, calls + 1)], prefix)
+        _tell_of_others(store, path)
         with terminal.ProgressBar("simulating", 1.0) as bar:
             tally = asyncio.run(
                 simulation.run(
@@ -45,19 +45,14 @@ def run(path: Path, *, calls: int, hours: float, seed: int, prefix: str, as_json
     with open_to_read(path) as store:
         content = _read_back(store, calls=calls, hours=hours, seed=seed, prefix=prefix)
         report = store.check()
-        disk = disk_bytes(path)
-    facts = _facts(tally, report, disk, hours=hours, seed=seed, content=content)
+        stats = store.stats()
+    facts = _facts(tally, report, stats, hours=hours, seed=seed, content=content)
     if as_json:
         screen.data(facts)
     else:
         for label, text in _lines(facts, path):
             screen.line((f"{label:<{_LABEL}}", "bold"), text)
     return ExitCode.OK if report.ok else ExitCode.NEGATIVE
-
-
-def disk_bytes(path: Path) -> int:
-    """What the files of a store take on disk; sparse parts take nothing."""
-    return sum(entry.stat().st_blocks * 512 for entry in os.scandir(path) if entry.is_file())
 
 
 def _refuse_existing(store: Store, names: list[str], prefix: str) -> None:
@@ -68,6 +63,16 @@ def _refuse_existing(store: Store, names: list[str], prefix: str) -> None:
             f"{terminal.quote(taken[0])} the first; nothing was written",
             hint=f"Go on with other names, as with --prefix {terminal.quote(f'b-{prefix}')}, or "
             "with a new store; another --seed changes the words, not the names.",
+        )
+
+
+def _tell_of_others(store: Store, path: Path) -> None:
+    """Say when the simulated calls come beside sessions that may be real."""
+    count = store.stats()["sessions"]
+    if count:
+        terminal.note(
+            f"adding simulated calls to {terminal.quote(str(path))}, "
+            f"which holds {terminal.counted(count, 'session')} already"
         )
 
 
@@ -97,7 +102,7 @@ def _read_back(store: Store, *, calls: int, hours: float, seed: int, prefix: str
 def _facts(
     tally: simulation.Tally,
     report: CheckReport,
-    disk: int,
+    stats: dict[str, Any],
     *,
     hours: float,
     seed: int,
@@ -122,8 +127,8 @@ def _facts(
         "ack_max_us": latencies[-1],
         "loop_gap_p99_us": _at(0.99, gaps),
         "loop_gap_max_us": gaps[-1],
-        "disk_bytes": disk,
-        "disk_bytes_per_event": round(disk / tally.events, 1),
+        "store_events": stats["events"],
+        **sizes(stats),
         "json_bytes": tally.line_bytes,
         "json_bytes_per_event": round(tally.line_bytes / tally.events, 1),
         "content": content,
@@ -165,9 +170,15 @@ def _lines(facts: dict[str, Any], path: Path) -> Iterator[tuple[str, str]]:
     )
     yield (
         "takes",
-        f"{terminal.size(facts['disk_bytes'])} on disk, {facts['disk_bytes_per_event']:.0f} B an "
-        f"event; as JSON lines {terminal.size(facts['json_bytes'])}, "
-        f"{facts['json_bytes_per_event']:.0f} B an event",
+        f"a data file of {terminal.size(facts['file_bytes'])}, "
+        f"{facts['file_bytes_per_event']:,.1f} B for each of the store's "
+        f"{counted(facts['store_events'], 'event')}; {terminal.size(facts['used_bytes'])} of it in "
+        f"use, {facts['used_bytes_per_event']:,.1f} B an event",
+    )
+    yield (
+        "as JSON lines",
+        f"the simulated calls take {terminal.size(facts['json_bytes'])}, "
+        f"{facts['json_bytes_per_event']:,.1f} B an event",
     )
     yield (
         "read back",
