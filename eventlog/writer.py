@@ -27,7 +27,7 @@ from queue import Empty, SimpleQueue
 from lmdb import Error as LmdbError
 
 from eventlog.ack import REFUSED, Ack, settle
-from eventlog.admission import Admission, Plan, id_digest
+from eventlog.admission import Admission, Plan
 from eventlog.commit import CommitMachine, Step
 from eventlog.environment import Environment
 from eventlog.errors import (
@@ -43,15 +43,15 @@ from eventlog.errors import (
 from eventlog.failpoints import fp
 from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
-from eventlog.index import LooseIndex, Name
+from eventlog.index import LooseIndex
 from eventlog.keys import U64
-from eventlog.limits import COMMIT_MERGE_BYTES_MAX, NAMES_MAX, SLICE_US
+from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
+from eventlog.lookups import TenantSecrets, TransactionLookups
 from eventlog.order import block_first, block_of, encode_block
-from eventlog.record import Record, decode_record, verify_record
-from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow
+from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
-from eventlog.seams import CLOCK, random_bytes
+from eventlog.seams import CLOCK
 from eventlog.tables import ReadTables, SegmentCache, WriteTables
 
 READER_CHECK_US = 5_000_000
@@ -80,114 +80,6 @@ class _Doubt:
     work: _Work
     failure: CommitFailedError
     tries: int = 0
-
-
-class TenantSecrets:
-    """Numbers and secrets of tenants met lately; both never change."""
-
-    def __init__(self, *, names_max: int = NAMES_MAX) -> None:
-        self.names_max = names_max
-        self.by_name: dict[str, tuple[int, bytes]] = {}
-        self.by_number: dict[int, bytes] = {}
-
-    def load(self, tables: ReadTables, name: str) -> tuple[int, bytes] | None:
-        """Number and secret of a tenant, None when there is none."""
-        known = self.by_name.get(name)
-        if known is None:
-            number = tables.find_number(name, "")
-            if number is None:
-                return None
-            known = (number, self.secret(tables, number))
-            if len(self.by_name) >= self.names_max:
-                self.by_name.clear()
-            self.by_name[name] = known
-        return known
-
-    def secret(self, tables: ReadTables, number: int) -> bytes:
-        """Secret of a tenant by number."""
-        secret = self.by_number.get(number)
-        if secret is None:
-            secret = tables.load_tenant(number).secret
-            if len(self.by_number) >= self.names_max:
-                self.by_number.clear()
-            self.by_number[number] = secret
-        return secret
-
-    def id_hash(self, tables: ReadTables) -> Callable[[int, str], bytes]:
-        """The function that ``LooseIndex.catch_up`` hashes callers' ids with."""
-        return lambda number, caller_id: id_digest(self.secret(tables, number), caller_id)
-
-
-class _Lookups:
-    """What admission asks of a write transaction, and what it makes in it."""
-
-    def __init__(
-        self,
-        tables: WriteTables,
-        index: LooseIndex,
-        record: CommitRecord,
-        secrets: TenantSecrets,
-        cache: SegmentCache,
-    ) -> None:
-        self._tables = tables
-        self._index = index
-        self._secrets = secrets
-        self._cache = cache
-        self._log = tables.hot_log(record)
-        self.sessions_made = record.sessions_made
-        self.tenants_made = record.tenants_made
-        self.new_tenants: dict[str, tuple[int, bytes]] = {}
-        self._new_secrets: dict[str, bytes] = {}
-
-    def find_session(self, name: Name) -> int | None:
-        return self._tables.find_session(name)
-
-    def load_row(self, number: int) -> SessionRow:
-        return self._tables.load_row(number)
-
-    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
-        return self._tables.find_key(number, digest)
-
-    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
-        return self._tables.find_ids(hashes)
-
-    def read_event(self, number: int, sequence: int) -> Record | None:
-        state = self._index.states.get(number)
-        if state is not None and sequence >= state.loose.base:
-            place = sequence - state.loose.base
-            if place >= len(state.loose.positions):
-                raise CorruptionError(
-                    "an id leads past the last event", where=f"session {number}/{sequence}"
-                )
-            position = state.loose.positions[place]
-            value = state.loose.records[sequence] or self._log.get(position)
-            if value is None:
-                raise CorruptionError("record is missing", where=f"log {position}")
-            verify_record(U64.pack(position), value)
-            return decode_record(state.origin, position, value, Record)
-        return self._tables.read_event(number, sequence, self._cache)
-
-    def secret(self, name: str) -> bytes:
-        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
-        if known is not None:
-            return known[1]
-        secret = self._new_secrets.get(name)
-        if secret is None:
-            secret = self._new_secrets[name] = random_bytes(SECRET_BYTES)
-        return secret
-
-    def tenant(self, name: str) -> int:
-        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
-        if known is None:
-            self.tenants_made += 1
-            known = (self.tenants_made, self.secret(name))
-            self.new_tenants[name] = known
-            self._tables.put_tenant(known[0], TenantRow(known[1], name))
-        return known[0]
-
-    def new_number(self) -> int:
-        self.sessions_made += 1
-        return self.sessions_made
 
 
 class Writer:
@@ -520,7 +412,7 @@ class Writer:
             link=record.link,
             full=self._over_quota(tables, batch),
         )
-        lookups = _Lookups(tables, index, record, self.secrets, self._cache)
+        lookups = TransactionLookups(tables, index, record, self.secrets, self._cache)
         try:
             Admission(index, lookups, plan, self.pause).admit(batch)
             return self._put(tables, record, plan, lookups)
@@ -529,7 +421,7 @@ class Writer:
             raise
 
     def _put(
-        self, tables: WriteTables, record: CommitRecord, plan: Plan, lookups: _Lookups
+        self, tables: WriteTables, record: CommitRecord, plan: Plan, lookups: TransactionLookups
     ) -> _Work:
         index = self.index
         log = tables.hot_log(record)
@@ -555,7 +447,7 @@ class Writer:
         tables: WriteTables,
         record: CommitRecord,
         plan: Plan,
-        lookups: _Lookups,
+        lookups: TransactionLookups,
         sealing: Sealing,
     ) -> _Work:
         """The id runs' share of work, and the commit record."""

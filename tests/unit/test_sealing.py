@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine import CorruptionError, OverloadedError, Store
-from eventlog import limits, sealing, writer
+from eventlog import limits, lookups, sealing, writer
 from eventlog.keys import U64
 from eventlog.sealing import Sealing
 from eventlog.tables import ReadTables, WriteTables
@@ -225,7 +225,7 @@ def test_secrets_of_tenants_stay_in_bounds(store_path: Path) -> None:
     with Store.open(store_path) as store:
         for number in range(20):
             store.tenant(f"t{number}").session("s").append({}, id="x").result(HANG_S)
-        secrets = writer.TenantSecrets(names_max=3)
+        secrets = lookups.TenantSecrets(names_max=3)
         with store._log.views.transaction() as tables:
             assert isinstance(tables, ReadTables)
             found = [secrets.load(tables, f"t{number}") for number in range(20)]

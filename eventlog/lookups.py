@@ -1,0 +1,137 @@
+"""What admission looks up in the open write transaction, and makes in it; tenants' secrets.
+
+Invariants:
+    1. ``TransactionLookups`` lives as long as its transaction; what it made is taken over by the
+       writer after the commit only.
+    2. A tenant's number and secret never change, so ``TenantSecrets`` outlives transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eventlog.admission import id_digest
+from eventlog.errors import CorruptionError
+from eventlog.index import LooseIndex, Name
+from eventlog.keys import U64
+from eventlog.limits import NAMES_MAX
+from eventlog.record import Record, decode_record, verify_record
+from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow
+from eventlog.seams import random_bytes
+from eventlog.tables import ReadTables, SegmentCache, WriteTables
+
+
+class TenantSecrets:
+    """Numbers and secrets of tenants met lately; both never change."""
+
+    def __init__(self, *, names_max: int = NAMES_MAX) -> None:
+        self.names_max = names_max
+        self.by_name: dict[str, tuple[int, bytes]] = {}
+        self.by_number: dict[int, bytes] = {}
+
+    def load(self, tables: ReadTables, name: str) -> tuple[int, bytes] | None:
+        """Number and secret of a tenant, None when there is none."""
+        known = self.by_name.get(name)
+        if known is None:
+            number = tables.find_number(name, "")
+            if number is None:
+                return None
+            known = (number, self.secret(tables, number))
+            if len(self.by_name) >= self.names_max:
+                self.by_name.clear()
+            self.by_name[name] = known
+        return known
+
+    def secret(self, tables: ReadTables, number: int) -> bytes:
+        """Secret of a tenant by number."""
+        secret = self.by_number.get(number)
+        if secret is None:
+            secret = tables.load_tenant(number).secret
+            if len(self.by_number) >= self.names_max:
+                self.by_number.clear()
+            self.by_number[number] = secret
+        return secret
+
+    def id_hash(self, tables: ReadTables) -> Callable[[int, str], bytes]:
+        """The function that ``LooseIndex.catch_up`` hashes callers' ids with."""
+        return lambda number, caller_id: id_digest(self.secret(tables, number), caller_id)
+
+
+class TransactionLookups:
+    """The ``admission.Lookups`` of one write transaction."""
+
+    def __init__(
+        self,
+        tables: WriteTables,
+        index: LooseIndex,
+        record: CommitRecord,
+        secrets: TenantSecrets,
+        cache: SegmentCache,
+    ) -> None:
+        self._tables = tables
+        self._index = index
+        self._secrets = secrets
+        self._cache = cache
+        self._log = tables.hot_log(record)
+        self.sessions_made = record.sessions_made
+        self.tenants_made = record.tenants_made
+        self.new_tenants: dict[str, tuple[int, bytes]] = {}
+        self._new_secrets: dict[str, bytes] = {}
+
+    def find_session(self, name: Name) -> int | None:
+        """See ``admission.Lookups``."""
+        return self._tables.find_session(name)
+
+    def load_row(self, number: int) -> SessionRow:
+        """See ``admission.Lookups``."""
+        return self._tables.load_row(number)
+
+    def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
+        """See ``admission.Lookups``."""
+        return self._tables.find_key(number, digest)
+
+    def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        """See ``admission.Lookups``."""
+        return self._tables.find_ids(hashes)
+
+    def read_event(self, number: int, sequence: int) -> Record | None:
+        """See ``admission.Lookups``."""
+        state = self._index.states.get(number)
+        if state is not None and sequence >= state.loose.base:
+            place = sequence - state.loose.base
+            if place >= len(state.loose.positions):
+                raise CorruptionError(
+                    "an id leads past the last event", where=f"session {number}/{sequence}"
+                )
+            position = state.loose.positions[place]
+            value = state.loose.records[sequence] or self._log.get(position)
+            if value is None:
+                raise CorruptionError("record is missing", where=f"log {position}")
+            verify_record(U64.pack(position), value)
+            return decode_record(state.origin, position, value, Record)
+        return self._tables.read_event(number, sequence, self._cache)
+
+    def secret(self, name: str) -> bytes:
+        """See ``admission.Lookups``."""
+        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
+        if known is not None:
+            return known[1]
+        secret = self._new_secrets.get(name)
+        if secret is None:
+            secret = self._new_secrets[name] = random_bytes(SECRET_BYTES)
+        return secret
+
+    def tenant(self, name: str) -> int:
+        """See ``admission.Lookups``."""
+        known = self.new_tenants.get(name) or self._secrets.load(self._tables, name)
+        if known is None:
+            self.tenants_made += 1
+            known = (self.tenants_made, self.secret(name))
+            self.new_tenants[name] = known
+            self._tables.put_tenant(known[0], TenantRow(known[1], name))
+        return known[0]
+
+    def new_number(self) -> int:
+        """See ``admission.Lookups``."""
+        self.sessions_made += 1
+        return self.sessions_made
