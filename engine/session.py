@@ -486,7 +486,7 @@ class Session:
     @property
     def exists(self) -> bool:
         """True once the session is committed."""
-        return self._store._log.views.facts(self._name) is not None
+        return self._store._log.views.exists(self._name)
 
     def info(self) -> SessionInfo | None:
         """Counts, head and times; None when there is no session of that name."""

@@ -94,7 +94,11 @@ class Loose:
 
 
 class SessionState:
-    """One session in memory; ``draft_*`` belong to the writer's open batch."""
+    """One session in memory; ``draft_*`` belong to the writer's open batch.
+
+    ``lost`` is the position of a loose record that cannot be trusted, or of the one that shows that
+    another is missing before it, and 0 while there is none: head and counts leave that event out.
+    """
 
     __slots__ = (
         "draft_head",
@@ -106,6 +110,7 @@ class SessionState:
         "last_position",
         "last_recorded_us",
         "loose",
+        "lost",
         "messages",
         "next",
         "number",
@@ -120,6 +125,7 @@ class SessionState:
         self.row = row
         self.row_epoch = epoch
         self.loose = Loose(row.sealed)
+        self.lost = 0
         self.next = self.draft_next = row.sealed
         self.head = self.draft_head = row.head
         self.messages = self.draft_messages = row.messages
@@ -267,6 +273,7 @@ class LooseIndex:
             return
         else:
             while following < sequence:  # damaged records in between
+                state.lost = state.lost or position
                 loose.append(0, None)
                 following += 1
             self.append(state, sequence, position, value)
@@ -307,6 +314,8 @@ class LooseIndex:
             if state is not None and state.next == sequence >= state.loose.base:
                 state.loose.append(position, None)
                 state.next = state.draft_next = sequence + 1
+                state.last_position = position
+                state.lost = state.lost or position
                 self._note_hot(state, sequence, len(value), 0)
                 self.position = position
                 return

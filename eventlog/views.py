@@ -152,26 +152,38 @@ class Views:
                     yield (tables, *found)
                     return
 
-    def _require_end(self, view: SessionView, row: SessionRow) -> None:
-        """Raise when a damaged record that does not tell its session may be this one's next."""
+    def _require_end(self, last: int, record: CommitRecord) -> None:
+        """Raise when a damaged record that does not tell its session may be this one's next.
+
+        Args:
+            last: Position of the session's last event.
+            record: The transaction's commit record.
+        """
         lost = self._index.last_lost
-        if not lost or lost > view.record.last_position:
-            return
-        last = view.loose.positions[view.loose_stop - 1] if view.loose_stop else row.last_position
-        if last < lost:
+        if last < lost <= record.last_position:
             raise CorruptionError(
                 "is damaged; it may be the next event of this session", where=f"log {lost}"
             )
 
+    def exists(self, name: Name) -> bool:
+        """Whether there is a session of that name; damage of its events does not matter."""
+        with self.session(name) as found:
+            return found is not None
+
     def facts(self, name: Name) -> SessionFacts | None:
-        """Counts, head and times of a session; None when there is none of that name."""
+        """Counts, head and times of a session; None when there is none of that name.
+
+        Raises:
+            CorruptionError: A damaged record of the hot log is, or may be, left out of them.
+        """
         with self.session(name) as found:
             if found is None:
                 return None
             _, view, row, state = found
-            self._require_end(view, row)
+            self._require_end(_last_position(view, row), view.record)
             if state is None:
                 return _facts(view.origin, row, None)
+            _require_whole(state)
             facts = self._facts_of(state)
             # Others may have sealed more than memory knows.
             return replace(facts, loose_count=max(0, facts.event_count - row.sealed))
@@ -206,7 +218,7 @@ class Views:
                 bytes_max=bytes_max,
             )
             if not events and last >= view.event_count:
-                self._require_end(view, row)
+                self._require_end(_last_position(view, row), view.record)
             return events, following, view.origin.number
 
     def read_last(self, name: Name, count: int, kind: int, factory: Factory[R]) -> list[R]:
@@ -215,7 +227,7 @@ class Views:
             if found is None:
                 return []
             tables, view, row, _ = found
-            self._require_end(view, row)
+            self._require_end(_last_position(view, row), view.record)
             return read_last(tables, view, self._cache, count, kind, factory)
 
     def read_positions(
@@ -250,7 +262,11 @@ class Views:
     def newest_sessions(
         self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]
     ) -> list[SessionFacts]:
-        """Sessions of a tenant whose last event lies before a position, newest first."""
+        """Sessions of a tenant whose last event lies before a position, newest first.
+
+        Raises:
+            CorruptionError: As ``facts`` of one of those to give.
+        """
         while True:
             # Memory first, the transaction second: a session sealed in between is in the former.
             with self._index.lock:
@@ -270,11 +286,12 @@ class Views:
                 number = tables.find_number(tenant, "")
                 if number is None:
                     return []
-                return self._newest(tables, number, before, count, accept, loose)
+                return self._newest(tables, record, number, before, count, accept, loose)
 
     def _newest(
         self,
         tables: ReadTables,
+        record: CommitRecord,
         tenant_number: int,
         before: int,
         count: int,
@@ -289,6 +306,8 @@ class Views:
         def take(position: int, state: SessionState) -> None:
             facts = self._facts_of(state)
             if accept(facts):
+                self._require_end(position, record)
+                _require_whole(state)
                 # As it was when it was put in order, so that a cursor neither skips nor repeats.
                 found.append(replace(facts, last_position=position))
 
@@ -309,6 +328,7 @@ class Views:
                 )
             facts = _facts(Origin(session, row.tenant, row.name), row, None)
             if accept(facts):
+                self._require_end(position, record)
                 found.append(facts)
             if len(found) == count:
                 return found
@@ -333,6 +353,21 @@ class _NoSession(Exception):
 
 def _position_of(each: tuple[int, SessionState]) -> int:
     return each[0]
+
+
+def _last_position(view: SessionView, row: SessionRow) -> int:
+    """Position of a session's last event, 0 where that is not known."""
+    return view.loose.positions[view.loose_stop - 1] if view.loose_stop else row.last_position
+
+
+def _require_whole(state: SessionState) -> None:
+    """Raise when a loose event is left out of a session's facts."""
+    if state.lost:
+        raise CorruptionError(
+            f"its record, or one before it of session {state.number}, is damaged: head and counts "
+            "are not known",
+            where=f"log {state.lost}",
+        )
 
 
 def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> SessionFacts:
