@@ -2,7 +2,9 @@
 
 Changes nothing. Damage in one place never hides the rest: each finding names its table and key, and
 the session where there is one. What is wrong only because of something that was found is counted,
-not listed. Findings are judged against one read transaction. The invariants, by number:
+not listed. Findings are judged against one commit: an error of LMDB, of which a transaction dies,
+is followed by another transaction, and ends the check if others wrote meanwhile. LMDB ends the
+process (SIGABRT) on some damaged pages; no caller can catch that. The invariants, by number:
 
     1. Every value's checksum matches its key and content, and what it covers has the right shape.
     2. Positions are dense: order blocks below the floor, hot records from it to the last position.
@@ -24,7 +26,8 @@ Keys and ids take none: both sides are looked up one by one, and counted (``chec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from lmdb import Error as LmdbError
@@ -37,7 +40,6 @@ from eventlog.findings import CheckReport, Finding
 from eventlog.hotlog import hot_names, hot_table
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import BLOCK_POSITIONS
-from eventlog.lmdb_errors import map_error
 from eventlog.order import OrderBlock, block_first, block_of, decode_block, next_link
 from eventlog.record import (
     CONTROL,
@@ -72,13 +74,18 @@ _DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' 
 
 
 def check(log: Log) -> CheckReport:
-    """Read the whole store in one read transaction.
+    """Read the whole store in one read transaction, or more where LMDB raises.
 
     Costs the decoding of every record; the module says what it takes of memory.
     """
     report = CheckReport()
-    with log.views.transaction() as tables:
-        _Check(tables, report).run()
+    with ExitStack() as transactions:
+
+        def begin() -> ReadTables:
+            transactions.close()
+            return transactions.enter_context(log.views.transaction())
+
+        _Check(begin(), report).run(begin)
     return report
 
 
@@ -164,14 +171,16 @@ class _Check:
             tables, report, self._tenants, self._sessions, self._strange, self._miss_row
         )
 
-    def run(self) -> None:
+    def run(self, begin: Callable[[], ReadTables]) -> None:
+        """Check part by part; ``begin`` ends the transaction and begins another."""
         report = self._report
         try:
             self._record = self._marks.record = self._tables.commit_record()
         except CorruptionError as error:
             report.add_error(error)
             return
-        if self._record.transaction != self._tables.transaction.id():
+        judged = self._tables.transaction.id()
+        if self._record.transaction != judged:
             report.add("commit record", "was not written by the last transaction")
         for part in (
             self._check_options,
@@ -189,15 +198,18 @@ class _Check:
             self._check_activity,
             self._check_counts,
         ):
+            if self._tables.transaction.id() != judged:
+                self._follows()  # others wrote meanwhile: what was read is of another commit
+                continue
             try:
                 part()
             except CorruptionError as error:  # the table cannot be walked further
                 report.add_error(error)
-            except LmdbError as error:
-                mapped = map_error(error, part.__name__.removeprefix("_check_"))
-                if not isinstance(mapped, CorruptionError):
-                    raise mapped from error
-                report.add_error(mapped)
+            except LmdbError as error:  # whatever it says comes from the pages that it met
+                table = part.__name__.removeprefix("_").removeprefix("check_")
+                report.add_error(CorruptionError(str(error), where=table))
+                report.is_broken = True
+                self._tables.transaction = begin().transaction
 
     def _items(self, table: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of a table; keys of another size are findings."""

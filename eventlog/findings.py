@@ -36,12 +36,14 @@ class CheckReport:
         counts: What was read: events, segments, sessions and so on.
         consequences: Places that are wrong, or could not be compared, only because of a finding.
         omitted: Findings past the 10,000.
+        is_broken: Whether a page could not be read; rows that disagree are consequences then.
     """
 
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     consequences: int = 0
     omitted: int = 0
+    is_broken: bool = False
 
     @property
     def ok(self) -> bool:
@@ -50,6 +52,12 @@ class CheckReport:
 
     def add(self, where: str, message: str, origin: Origin | None = None) -> None:
         """Note a finding, and the session that it belongs to."""
+        if self.is_broken:
+            self.consequences += 1
+        else:
+            self._note(where, message, origin)
+
+    def _note(self, where: str, message: str, origin: Origin | None) -> None:
         if len(self.findings) == FINDINGS_MAX:
             self.omitted += 1
             return
@@ -60,7 +68,7 @@ class CheckReport:
 
     def add_error(self, error: CorruptionError, origin: Origin | None = None) -> None:
         """Note an error as a finding."""
-        self.add(error.where, str(error).removeprefix(f"{error.where}: "), origin)
+        self._note(error.where, str(error).removeprefix(f"{error.where}: "), origin)
 
     def count(self, what: str, by: int = 1) -> None:
         """Note that something was read."""
