@@ -10,19 +10,23 @@ from struct import Struct
 
 import pytest
 
-from engine import Store
+from engine import Lost, Store
 from eventlog.errors import CorruptionError
 from eventlog.limits import BATCH_EVENTS_MAX, HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.raw import DATA_FILE
 from eventlog.record import CHECKSUM_BYTES, KIND_BYTE, WORDS
 from tests.damaged_store import SESSIONS, flipped, hot_row, make, opened, put, rows
 from tests.model.staging import HANG_S, REPOSITORY
+from turnlog.child import in_child
+from turnlog.exits import ExitCode
+from turnlog.verbs import check_store, export_sessions
 
 PAGE_BYTES = 4096
 BRANCH = 0x01
 LEAF = 0x02
 FLAGS_AT = 10  # in the header of one of LMDB's pages, as is the next
 LOWER_AT = 12
+HEADER_BYTES = 16
 U16 = Struct("<H")
 
 
@@ -152,6 +156,50 @@ def test_salvage_gives_no_less_than_ordinary_reads(path: Path) -> None:
     assert tried
 
 
+def test_check_goes_on_behind_a_page_that_cannot_be_read(path: Path) -> None:
+    """A transaction is dead after an error of LMDB; each part after it was a finding by itself,
+    and what could not be reached counted as missing.
+    """
+    original = (path / DATA_FILE).read_bytes()
+    broken = 0
+    for offset in last_pointers(path):
+        (path / DATA_FILE).write_bytes(original)
+        overwrite(path, offset + 2, bytes([original[offset + 2] ^ 128]))
+        with Store.open(path) as store:
+            report = store.check()
+        if report.ok:
+            continue  # a page that is not in use
+        broken += 1
+        assert [finding.where for finding in report.findings] == ["segments"]
+        assert report.consequences
+        assert report.counts["hot_records"] and report.counts["keys"]
+    assert broken
+
+
+def test_salvage_goes_on_behind_a_page_of_hot_records(path: Path) -> None:
+    """Its records are lost one by one; a page of them ended salvage before its first line."""
+    original = (path / DATA_FILE).read_bytes()
+    broken = 0
+    for number in pages_of(original, BRANCH):
+        page = original[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+        (first,) = U16.unpack_from(page, HEADER_BYTES)  # the first child's page number
+        (path / DATA_FILE).write_bytes(original)
+        overwrite(path, number * PAGE_BYTES + first + 2, bytes([page[first + 2] ^ 128]))
+        with Store.open(path, read_only=True) as store:
+            try:
+                store.session("call-1").info()
+                continue  # a page of another table, or that is not in use
+            except CorruptionError:
+                pass
+            found = list(store.salvage())
+        lost = [each for each in found if isinstance(each, Lost)]
+        if any([each.session is None for each in lost]):
+            broken += 1
+            assert any(['"session":"late"' in line for line in found if isinstance(line, str)])
+            assert all([each.error.where == "log" for each in lost if each.session is None])
+    assert broken
+
+
 @pytest.mark.parametrize("verb", [["check"], ["export", "--skip-damaged"]], ids=lambda v: v[0])
 def test_the_tools_for_damage_survive_a_zeroed_sector(path: Path, verb: list[str]) -> None:
     """The first sector of a page was zero: LMDB's assertion ended the process, and with it the two
@@ -172,6 +220,52 @@ def test_the_tools_for_damage_survive_a_zeroed_sector(path: Path, verb: list[str
         if done.returncode < 0:
             died.append((number, done.returncode))
     assert not died
+
+
+def test_the_tools_for_damage_name_the_page_and_keep_what_came_before(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the command says of a page that kills, and how it ends."""
+    original = (path / DATA_FILE).read_bytes()
+    kept = 0
+    for number in segment_leaves(path)[:6]:
+        (path / DATA_FILE).write_bytes(original)
+        overwrite(path, number * PAGE_BYTES, bytes(512))
+        code = check_store.run(path, as_json=False)
+        said = capsys.readouterr().out
+        if code is ExitCode.OK:
+            continue  # a page that is not in use
+        assert code is ExitCode.NEGATIVE
+        assert f"page {number} " in said and "SIGABRT" in said
+        target = path.parent / f"lines {number}"
+        try:
+            code = export_sessions.run(
+                path, output=target, force=False, session=None, tenant=None, skip_damaged=True
+            )
+        except CorruptionError as error:
+            assert f"page {number} " in str(error) and "--session" in error.hint
+            assert not target.exists()
+            continue
+        assert code is ExitCode.CORRUPTION
+        assert f"page {number} " in capsys.readouterr().err
+        kept += len(target.read_text().splitlines())
+    assert kept
+
+
+def raise_damaged() -> list[int]:
+    """Work that fails with an error whose class wants more than a message."""
+    raise CorruptionError("is damaged", where="log 3", hint="Do.")
+
+
+def test_an_error_in_a_child_is_the_same_in_the_parent() -> None:
+    """Unpickling it failed for want of the arguments that exist by keyword only."""
+    with pytest.raises(CorruptionError) as caught:
+        list(in_child(raise_damaged))
+    assert (str(caught.value), caught.value.where, caught.value.hint) == (
+        "log 3: is damaged",
+        "log 3",
+        "Do.",
+    )
 
 
 def test_a_session_that_cannot_be_sealed_is_named_when_it_stops_the_store(store_path: Path) -> None:

@@ -217,13 +217,34 @@ def test_a_record_that_does_not_tell_its_session_ends_no_session_silently(tmp_pa
                 call.history()
             with pytest.raises(CorruptionError, match="log 3"):
                 call.info()
+            assert call.exists
             walk = iter(call.events())
             assert next(walk).body == {"of": name}
             with pytest.raises(CorruptionError, match="log 3"):
                 next(walk)
         assert store.session("hurt").event(0).body == {"of": "hurt"}
+        assert [info.name for info in store.sessions(1).sessions] == ["busy"]
+        with pytest.raises(CorruptionError, match="log 3"):
+            store.sessions()
     lines, losses = salvaged(tmp_path / "store")
     assert len(losses) == 1 and len(lines) >= 3
+
+
+def test_an_event_that_is_missing_between_two_is_missed_in_the_counts(tmp_path: Path) -> None:
+    """Once the session went on, the message that did not tell its session was just not counted."""
+    with Store.open(tmp_path / "store") as store:
+        for number in range(3):
+            store.session("hurt").append({"n": number}).result(10)
+        store.session("other").append({"n": 0}).result(10)
+    table, key, value = hot_row(tmp_path / "store", 2)
+    put(tmp_path / "store", (table, key, flipped(value, 9)))
+    with Store.open(tmp_path / "store", create=False, read_only=True) as store:
+        for ask in (store.session("hurt").info, lambda: store.session("hurt").head, store.sessions):
+            with pytest.raises(CorruptionError, match="log 3"):
+                ask()
+        other = store.session("other").info()
+        assert other is not None and other.message_count == 1
+        assert [info.name for info in store.sessions(1).sessions] == ["other"]
 
 
 def test_the_event_that_create_wrote_is_lost(tmp_path: Path) -> None:

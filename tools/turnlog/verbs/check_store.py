@@ -1,13 +1,20 @@
-"""``turnlog check``: reads everything and reports findings."""
+"""``turnlog check``: reads everything and reports findings.
+
+It reads in a child process, which costs its start and may die of a damaged page; then the finding
+is what a walk over all pages says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from engine.export import escape
+from eventlog.findings import CheckReport
 from turnlog import terminal
+from turnlog.child import ChildDiedError, damage_behind, in_child
 from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read
 
@@ -20,9 +27,9 @@ _COUNTED: Final = {  # where the key alone would promise more than was counted
 def run(path: Path, *, as_json: bool) -> ExitCode:
     """Check a store; a negative exit code tells that there are findings."""
     screen = terminal.Screen()
-    with open_to_read(path) as store, terminal.ProgressBar("checking", None) as bar:
+    with open_to_read(path), terminal.ProgressBar("checking", None) as bar:
         bar.advance(0)
-        report = store.check()
+        report = _report(path)
     code = ExitCode.OK if report.ok else ExitCode.NEGATIVE
     if as_json:
         screen.data(
@@ -51,6 +58,20 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
     if not report.ok:
         screen.line("`turnlog export --skip-damaged` gives what is whole")
     return code
+
+
+def _report(path: Path) -> CheckReport:
+    try:
+        (report,) = in_child(_check, path)
+    except ChildDiedError as died:
+        report = CheckReport()
+        report.add_error(damage_behind(path, died))
+    return report
+
+
+def _check(path: Path) -> Iterator[CheckReport]:
+    with open_to_read(path) as store:
+        yield store.check()
 
 
 def _counted(count: int, key: str) -> str:

@@ -4,6 +4,9 @@ Invariants:
     1. An export holds the events up to the store's last position when it began, and all of them,
        whatever is written meanwhile. So it ends, and what one commit wrote is in it whole or not.
     2. A file appears under its name once it is complete and on disk.
+
+What is whole of a damaged store comes from a child process, which costs its start and may die of a
+damaged page. Then what came before is kept, and all pages are walked to say which one it was.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from engine import Lost, Session, Store
 from engine.export import event_to_line
 from eventlog.errors import SessionNotFoundError, UsageError
 from turnlog import terminal
+from turnlog.child import ChildDiedError, damage_behind, in_child
 from turnlog.exits import ExitCode
 from turnlog.stores import (
     existing_session,
@@ -44,11 +48,11 @@ def run(
     skip_damaged: bool,
 ) -> ExitCode:
     """Write the export to standard output, or to a file that appears once it is complete."""
-    losses: list[Lost] = []
+    losses: list[str] = []
     with open_to_read(path) as store:
         last = store.last_position
         if skip_damaged:
-            lines = _whole_lines(store, session, tenant, losses)
+            lines = _whole_lines(path, session, tenant, losses)
         else:
             lines = _lines(_chosen(store, session, tenant, last), last)
         with (
@@ -57,7 +61,7 @@ def run(
         ):
             _write(lines, stream, bar)
     for lost in losses:
-        terminal.complain(_told(lost))
+        terminal.complain(lost)
     return ExitCode.CORRUPTION if losses else ExitCode.OK
 
 
@@ -81,21 +85,34 @@ def _lines(sessions: Iterator[Session], last: int) -> Iterator[str]:
 
 
 def _whole_lines(
-    store: Store, session: str | None, tenant: str | None, losses: list[Lost]
+    path: Path, session: str | None, tenant: str | None, losses: list[str]
 ) -> Iterator[str]:
     """The lines of what is whole, and of the marks; notes what is lost."""
     if session is not None:
         tenant = tenant or ""
     is_empty = True
-    for each in store.salvage(tenant, session):
-        if isinstance(each, Lost):
-            losses.append(each)
-        else:
-            is_empty = False
-            yield each
+    try:
+        for line, lost in in_child(_salvage, path, session, tenant):
+            if lost:
+                losses.append(lost)
+            else:
+                is_empty = False
+                yield line
+    except ChildDiedError as died:
+        damage = damage_behind(path, died)
+        if is_empty:
+            raise damage from died
+        losses.append(f"what comes after the last line was not read: {damage}\n  {damage.hint}")
     if is_empty and tenant is not None:
         what = "tenant " + terminal.quote(tenant) if session is None else terminal.quote(session)
         raise SessionNotFoundError(f"nothing of {what} was found")
+
+
+def _salvage(path: Path, session: str | None, tenant: str | None) -> Iterator[tuple[str, str]]:
+    """A line, or what to say of a loss."""
+    with open_to_read(path) as store:
+        for each in store.salvage(tenant, session):
+            yield ("", _told(each)) if isinstance(each, Lost) else (each, "")
 
 
 def _told(lost: Lost) -> str:
