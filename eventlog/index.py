@@ -51,7 +51,7 @@ _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a h
 _KEYED: Final = int(Flag.KEYED)
 _NAMED: Final = int(Flag.NAMED)
 _MARKED: Final = _KEYED | _NAMED
-FORGOTTEN_MAX: Final = 4_096  # sessions looked at for it at once
+FORGOTTEN_MAX: Final = 2_048  # sessions looked at to forget some, at once
 
 Name = tuple[str, str]
 
@@ -502,8 +502,10 @@ class LooseIndex:
                 self.kept_bytes -= len(record)
                 state.loose.records[sequence] = None
             self.kept_from += 1
-        # The oldest first; some of them, since a session with loose events has to stay.
-        for _ in range(min(len(self.states) - self.names_max, FORGOTTEN_MAX)):
+        # The oldest first. Not all may be looked at, since those with loose events have to stay.
+        for _ in range(min(len(self.states), FORGOTTEN_MAX)):
+            if len(self.states) <= self.names_max:
+                break
             number, state = next(iter(self.states.items()))
             if not state.loose.positions and state.draft_next == state.next:
                 del self.states[number]
