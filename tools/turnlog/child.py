@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ChildDiedError(Exception):
-    """The child did not end by itself; the message tells how."""
+    """A signal ended the child; the message tells which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def in_child(work: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs) 
 
     Raises:
         ChildDiedError: The process died; what it gave before was given.
+        RuntimeError: ``work`` raised what is none of our errors; the child wrote the traceback.
         TurnlogError: As ``work`` raised it.
     """
     context = get_context("spawn")
@@ -73,8 +74,11 @@ def in_child(work: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs) 
         child.kill()  # it writes nothing
         child.join()
         ours.close()
+    if child.exitcode is not None and child.exitcode < 0:
+        name = signal.Signals(-child.exitcode).name
+        raise ChildDiedError(f"the process that read it was ended by {name}")
     if child.exitcode:
-        raise ChildDiedError(_how(child.exitcode))
+        raise RuntimeError(f"a child ended with exit code {child.exitcode}; it said why")
 
 
 def _send(
@@ -91,12 +95,6 @@ def _send(
         connection.send(_Raised(type(error), error.args, vars(error)))
     except BrokenPipeError:
         return  # the parent is gone
-
-
-def _how(exit_code: int) -> str:
-    if exit_code > 0:
-        return f"reading ended with exit code {exit_code}"
-    return f"LMDB ended the process that read it ({signal.Signals(-exit_code).name})"
 
 
 def damage_behind(path: Path, died: ChildDiedError) -> CorruptionError:
