@@ -27,6 +27,7 @@ from eventlog.limits import (
     INT_MAX,
     KEY_BYTES_MAX,
     METADATA_BYTES_MAX,
+    TIME_MAX,
 )
 from eventlog.record import MESSAGE, NO_TIME, Extension, Flag, encode_tail
 
@@ -45,7 +46,6 @@ _METADATA_FIXES: Final = int(Extension.METADATA_FIXES)
 _NAMED: Final = int(Flag.NAMED)
 _INDEXABLE: Final = int(Flag.INDEXABLE)
 
-_TIME_MAX: Final = 2**63 - 1
 _TOKENS_MAX: Final = 2**32 - 1
 _STORE_ID_DIGITS: Final = 10
 
@@ -163,14 +163,14 @@ def draft_event(
             code,
             role,
             flags,
-            NO_TIME if time_us is None else whole(time_us, "time_us", -_TIME_MAX, _TIME_MAX),
+            NO_TIME if time_us is None else whole(time_us, "time_us", -TIME_MAX, TIME_MAX),
             0 if tokens is None else whole(tokens, "tokens", 0, _TOKENS_MAX),
             len(extension),
         ),
         extension + encoded,
         len(extension),
         id,
-        None if recorded_us is None else whole(recorded_us, "recorded_us", 0, _TIME_MAX),
+        None if recorded_us is None else whole(recorded_us, "recorded_us", 0, TIME_MAX),
     )
 
 

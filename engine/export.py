@@ -25,7 +25,7 @@ from math import isfinite
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from eventlog.limits import DEPTH_MAX, INT_MAX, INT_MIN
+from eventlog.limits import DEPTH_MAX, INT_MAX, INT_MIN, POSITION_MAX, TIME_MAX
 
 if TYPE_CHECKING:
     from engine.events import Event
@@ -53,7 +53,6 @@ LINE_KEYS: Final = (
 _OMITTED_EMPTY: Final = frozenset({"tenant", "opening", "tokens"})  # empty means not stated
 _TEXT_KEYS: Final = ("tenant", "id", "run_id", "turn_id", "speech_id", "request_id")
 _COUNT_KEYS: Final = ("sequence", "parent", "recorded_us", "tokens")
-_SIGNED_MAX: Final = 2**63 - 1
 
 _KNOWN: Final = frozenset(LINE_KEYS)
 _DOUBLE: Final = Struct(">d")
@@ -188,11 +187,11 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
     event["tenant"] = event["tenant"] or ""
     for key in _COUNT_KEYS:
         item = event[key]
-        if item is not None and (type(item) is not int or not 0 <= item <= _SIGNED_MAX):
+        if item is not None and (type(item) is not int or not 0 <= item <= POSITION_MAX):
             raise ValueError(f"{key} must be an integer from 0 to 2**63-1")
     time_us = event["time_us"]
     if time_us is not None and (
-        type(time_us) is not int or not -_SIGNED_MAX - 1 <= time_us <= _SIGNED_MAX
+        type(time_us) is not int or not -TIME_MAX - 1 <= time_us <= TIME_MAX
     ):
         raise ValueError("time_us must be an integer from -2**63 to 2**63-1")
     sequence, parent = event["sequence"], event["parent"]

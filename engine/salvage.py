@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar
 from engine.events import Event, decode_opening
 from engine.export import encode_line, escape_line, event_to_line
 from eventlog.errors import CorruptionError
+from eventlog.limits import TIME_MAX
 from eventlog.log import Log
 from eventlog.record import CONTROL
 from eventlog.salvage import FoundSession, LostEvents, Salvage
 
-TIME_MAX: Final = 2**63 - 1  # what an export line can carry
 MARK_KIND: Final = "turnlog.damaged"
 """Kind of the events that stand for lost ones in an export."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import reprlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from engine.drafting import (
     AckMode,
@@ -31,14 +31,12 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.keys import U64_MAX, name_bytes
-from eventlog.limits import BATCH_EVENTS_MAX
+from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
 from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME, encode_tail
 from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
     from engine.store import Store
-
-SEQUENCE_MAX: Final = 2**63 - 1
 
 
 class Session:
@@ -412,7 +410,7 @@ class Session:
         """
         if limit is None:
             return [event.body for event in self.events(kinds=("message",))]
-        if whole(limit, "limit", 0, SEQUENCE_MAX) == 0:
+        if whole(limit, "limit", 0, POSITION_MAX) == 0:
             return []
         events = self._store._log.views.read_last(self._name, limit, MESSAGE, Event)
         return [event.body for event in events]
@@ -431,9 +429,9 @@ class Session:
             last: Last sequence; None reads up to the newest event.
             kinds: Only these kinds.
         """
-        whole(first, "first", 0, SEQUENCE_MAX)
+        whole(first, "first", 0, POSITION_MAX)
         if last is not None:
-            whole(last, "last", 0, SEQUENCE_MAX)
+            whole(last, "last", 0, POSITION_MAX)
         return Events(self._pager(first, last, kinds), self._store._pool)
 
     def _pager(self, first: int, last: int | None, kinds: Collection[str] | None) -> SessionPager:
@@ -453,7 +451,7 @@ class Session:
             SessionNotFoundError: No session of that name.
             UsageError: The session has no such sequence.
         """
-        whole(sequence, "sequence", 0, SEQUENCE_MAX)
+        whole(sequence, "sequence", 0, POSITION_MAX)
         for event in self.events(sequence, sequence):
             return event
         info = self.info()
@@ -478,7 +476,7 @@ class Session:
             info = self.info()
             after = -1 if info is None else info.last_sequence
         else:
-            whole(after, "after", -1, SEQUENCE_MAX)
+            whole(after, "after", -1, POSITION_MAX)
         return Subscription(
             self._pager(after + 1, None, kinds), self._store._log, self._store._pool
         )

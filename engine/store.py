@@ -36,6 +36,7 @@ from eventlog.limits import (
     LOCK_DEADLINE_MS,
     MAP_BYTES,
     POOL_THREADS,
+    POSITION_MAX,
 )
 from eventlog.log import Log
 from eventlog.views import SessionFacts
@@ -46,7 +47,6 @@ T = TypeVar("T")
 REJECTED_KEPT: Final = 1_000
 CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 PAGE_MAX: Final = 10_000
-POSITION_MAX: Final = 2**63 - 1
 
 OnRejected = Callable[[Ack, TurnlogError], object]
 
@@ -377,17 +377,11 @@ class Store(Tenant):
 
     async def _room_for(self, byte_count: int) -> None:
         log = self._log
-        while not log.has_room(byte_count):
-            future = log.next_commit()
-            if log.has_room(byte_count):
-                log.forget_commit(future)
-                return
-            try:
-                await future
-            finally:
-                log.forget_commit(future)
-            if log.is_closed:
-                raise StoreClosedError("the store is closed")
+        if log.has_room(byte_count):
+            return
+        await log.wait_until_async(lambda: log.has_room(byte_count))
+        if log.is_closed:
+            raise StoreClosedError("the store is closed")
 
     @property
     def on_rejected(self) -> OnRejected | None:

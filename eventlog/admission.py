@@ -72,11 +72,8 @@ _KEY_COUNT = bytes([Extension.KEY_COUNT])
 class Lookups(Protocol):
     """What admission asks of the transaction."""
 
-    def find_session(self, name: Name) -> int | None:
-        """Number of a session that is not in memory, None when there is none."""
-
-    def load_row(self, number: int) -> SessionRow:
-        """A session's row."""
+    def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
+        """Number and row of a session that is not in memory, None when there is none."""
 
     def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
         """An idempotency key among the sealed ones."""
@@ -272,13 +269,14 @@ class Admission:
         state = self._index.names.get(name)
         if state is not None:
             return state
-        number = self._lookups.find_session(name)
-        if number is None:
+        found = self._lookups.find_session(name)
+        if found is None:
             return None
+        number, row = found
         with self._index.lock:
             state = self._index.states.get(number)
             if state is None:
-                state = self._index.adopt(number, self._lookups.load_row(number))
+                state = self._index.adopt(number, row)
             else:
                 self._index.names[name] = state
         return state
@@ -345,8 +343,9 @@ class Admission:
             self._lookups.tenant(ack.name[0])  # invariant 4: a new session will ask for it
         for part, state_or_none in zip(parts, found, strict=True):
             if part.drafts:  # others are only read for their condition
-                state = state_or_none or self._find(part.name) or self._create(part.name, part)
-                self._place(part, state)
+                # None was found; an earlier part may have made it since.
+                state = state_or_none or self._index.names.get(part.name)
+                self._place(part, state or self._create(part.name, part))
         if ack.more:
             self._summarise(ack)
         self._plan.placed.append(ack)

@@ -31,9 +31,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from lmdb import Error as LmdbError
-from xxhash import xxh3_64_digest
 
-from eventlog.body import decode_body, encode_plain, require_plain
+from eventlog.body import decode_body, require_plain
+from eventlog.checked import CheckedSession, opening_checksum
 from eventlog.checkmarks import MarksCheck
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
@@ -42,9 +42,7 @@ from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.order import OrderBlock, block_first, block_of, decode_block, next_link
 from eventlog.record import (
-    CONTROL,
     FLAGS_BYTE,
-    MESSAGE,
     Extension,
     Flag,
     Origin,
@@ -55,7 +53,6 @@ from eventlog.record import (
 )
 from eventlog.rows import (
     NO_LINK,
-    NO_SEQUENCE,
     CommitRecord,
     SessionRow,
     TenantRow,
@@ -87,68 +84,6 @@ def check(log: Log) -> CheckReport:
 
         _Check(begin(), report).run(begin)
     return report
-
-
-class CheckedSession:
-    """A session: what its row says, and what its events add up to.
-
-    Attributes:
-        origin: Number and names.
-        row: The row, without opening facts.
-        opening: Checksum of those.
-        lost: First and last sequences of stretches that cannot be read.
-        keyed: Sealed events with an idempotency key.
-        key_rows: Those of them that have a row.
-    """
-
-    __slots__ = (
-        "following",
-        "head",
-        "key_rows",
-        "keyed",
-        "last_position",
-        "last_recorded_us",
-        "lost",
-        "messages",
-        "opening",
-        "origin",
-        "row",
-        "segments",
-        "unsure",
-    )
-
-    def __init__(self, number: int, row: SessionRow) -> None:
-        self.origin = Origin(number, row.tenant, row.name)
-        self.opening = _opening_checksum(row.opening)
-        row.opening, row.details = None, b""
-        self.row = row
-        self.lost: list[tuple[int, int]] = []
-        self.unsure: set[str] = set()  # what the events cannot tell, as some are lost
-        self.keyed = self.key_rows = 0
-        self.following = self.messages = self.segments = 0
-        self.head = NO_SEQUENCE
-        self.last_position = self.last_recorded_us = 0
-
-    def lose(self, first: int, last: int) -> None:
-        """Events that cannot be read."""
-        self.lost.append((first, last))
-        self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
-
-    def has_lost(self, sequence: int) -> bool:
-        """True when that event is among those that cannot be read."""
-        return any([first <= sequence <= last for first, last in self.lost])
-
-    def take(self, record: Record) -> None:
-        """Add the next event."""
-        kind = record.kind_code
-        if kind < CONTROL:
-            self.head = record.sequence
-            self.unsure.discard("head")
-            self.messages += kind == MESSAGE
-        self.following = max(self.following, record.sequence + 1)
-        self.last_position = record.position
-        self.last_recorded_us = record.recorded_us
-        self.unsure -= {"last_position", "last_recorded_us"}
 
 
 class _Check:
@@ -453,7 +388,7 @@ class _Check:
             session,
             ("created_position", row.created_position, record.position),
             ("created_us", row.created_us, record.recorded_us),
-            ("opening facts", session.opening.hex(), _opening_checksum(opening).hex()),
+            ("opening facts", session.opening.hex(), opening_checksum(opening).hex()),
         )
 
     def _compare(self, session: CheckedSession, *facts: tuple[str, object, object]) -> None:
@@ -708,7 +643,3 @@ def _run_links(link: bytes, first: int, digests: list[bytes]) -> bytes:
             run_first, run = position, []
         run.append(digest[:8])
     return next_link(link, run_first, b"".join(run))
-
-
-def _opening_checksum(opening: object) -> bytes:
-    return xxh3_64_digest(encode_plain(opening))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventlog.admission import id_digest
+from eventlog.checked import CheckedSession
 from eventlog.errors import CorruptionError
 from eventlog.findings import FINDINGS_MAX, CheckReport
 from eventlog.idrows import IdPlace
@@ -21,9 +22,6 @@ from eventlog.limits import SEGMENT_CACHE_BYTES_MAX
 from eventlog.record import Extension, Flag, Record, decode_extension
 from eventlog.rows import CommitRecord, KeyedResult, TenantRow
 from eventlog.tables import ReadTables, SegmentCache
-
-if TYPE_CHECKING:
-    from eventlog.check import CheckedSession
 
 _KEYED = int(Flag.KEYED)
 _NAMED = int(Flag.NAMED)

@@ -18,6 +18,8 @@ BODY_BYTES_MAX: Final = 32 * MIB  # encoded body: one record is one LMDB value a
 METADATA_BYTES_MAX: Final = 1 * MIB  # encoded metadata of one event
 INT_MIN: Final = -(2**63)  # CBOR without bignum tags
 INT_MAX: Final = 2**64 - 1
+POSITION_MAX: Final = 2**63 - 1  # a position or sequence: no store gets there, more is damage
+TIME_MAX: Final = 2**63 - 1  # µs since the epoch; given times go down to its negative
 
 # Batches and the queue
 BATCH_EVENTS_MAX: Final = 16_384  # events of one atomic batch

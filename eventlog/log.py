@@ -415,12 +415,13 @@ class Log:
     async def flush_async(self) -> None:
         """As ``flush``, from an event loop."""
         pending = self.pending()
-        await self._wait_until_async(lambda: _all_done(pending))
+        await self.wait_until_async(lambda: _all_done(pending))
         if not self.writer.is_tidy():
             self.writer.tidy()
-            await self._wait_until_async(self.writer.is_tidy)
+            await self.wait_until_async(self.writer.is_tidy)
 
-    async def _wait_until_async(self, predicate: Callable[[], bool]) -> None:
+    async def wait_until_async(self, predicate: Callable[[], bool]) -> None:
+        """As ``wait_until``, from an event loop and without a timeout."""
         while True:
             future = self.next_commit()
             if predicate():

@@ -33,7 +33,7 @@ class TenantSecrets:
         """Number and secret of a tenant, None when there is none."""
         known = self.by_name.get(name)
         if known is None:
-            number = tables.find_number(name, "")
+            number = tables.find_tenant(name)
             if number is None:
                 return None
             known = (number, self.secret(tables, number))
@@ -78,13 +78,9 @@ class TransactionLookups:
         self.new_tenants: dict[str, tuple[int, bytes]] = {}
         self._new_secrets: dict[str, bytes] = {}
 
-    def find_session(self, name: Name) -> int | None:
+    def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
         """See ``admission.Lookups``."""
         return self._tables.find_session(name)
-
-    def load_row(self, number: int) -> SessionRow:
-        """See ``admission.Lookups``."""
-        return self._tables.load_row(number)
 
     def find_key(self, number: int, digest: bytes) -> KeyedResult | None:
         """See ``admission.Lookups``."""

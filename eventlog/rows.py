@@ -19,7 +19,7 @@ from xxhash import xxh3_64_digest
 from eventlog.body import decode_body, encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64
-from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
+from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES, POSITION_MAX
 
 CHECKSUM_BYTES: Final = 8
 COMMIT_KEY: Final = b"record"
@@ -60,7 +60,6 @@ def decode_number(key: bytes, value: bytes, where: str) -> int:
 
 
 _COMMIT: Final = Struct("<QQQQQQQQQQQQ16s8s")
-POSITION_MAX: Final = 2**63 - 1  # no store gets there; a larger number is damage
 
 
 @dataclass(frozen=True)

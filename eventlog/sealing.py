@@ -184,7 +184,8 @@ class _Share:
     sessions: int
     event_count: int
     byte_count: int
-    all_due: bool = False  # also sessions that are due while the hot log is not full
+    oldest: bool = False  # those with the oldest events: the hot log is full
+    all_due: bool = False  # those that are due
 
     @property
     def is_left(self) -> bool:
@@ -209,14 +210,15 @@ def _share(index: LooseIndex, event_count: int) -> _Share:
     fill = _fill(index)
     if not event_count:
         sessions = COMMIT_ROLL_UPS_MAX if under_pressure(index) else TIDY_ROLL_UPS
-        return _Share(sessions, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX, all_due=True)
+        return _Share(sessions, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX, oldest=fill > 1, all_due=True)
     if fill <= 1:
         return _Share(0, 0, 0)
     sessions = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
     if fill > 1.5:
         sessions = max(sessions, COMMIT_ROLL_UPS_MAX)
     events = max(LEAST_SEALED_EVENTS, int(event_count * fill))
-    return _Share(sessions, min(events, COMMIT_SEALED_EVENTS_MAX), COMMIT_SEALED_BYTES_MAX)
+    events = min(events, COMMIT_SEALED_EVENTS_MAX)
+    return _Share(sessions, events, COMMIT_SEALED_BYTES_MAX, oldest=True)
 
 
 def _first(pair: tuple[bytes, SessionRow]) -> bytes:
@@ -227,7 +229,7 @@ def _candidates(index: LooseIndex, share: _Share, popped: set[SessionState]) -> 
     """Sessions to seal: when the hot log is full those with its oldest events, then who is due."""
     taken: set[SessionState] = set()
     found: list[SessionState] = []
-    if share.sessions and _fill(index) > 1:
+    if share.oldest:
         found = index.oldest_loose(share.sessions, taken, COMMIT_SEALED_EVENTS_MAX)
     due = index.due
     while share.all_due and due and len(found) < share.sessions:

@@ -93,30 +93,37 @@ class ReadTables:
         """The hot log."""
         return HotLog(self.transaction, self.tables, record.last_position, record.floor)
 
-    def find_number(self, tenant: str, session: str) -> int | None:
-        """Number of a session, or of the tenant itself when ``session`` is empty.
+    def find_tenant(self, name: str) -> int | None:
+        """Number of a tenant, None when there is none.
 
         Raises:
-            CorruptionError: The row is damaged, or leads to somebody of another name.
+            CorruptionError: A row is damaged, or the name leads to a tenant of another name.
         """
-        key = name_key(tenant, session)
-        value = self.transaction.get(key, db=self.tables["name"])
-        if value is None:
-            return None
-        where = f"name {key.hex()}"
-        number = decode_number(key, value, where)
-        if session:
-            row = self.load_row(number)
-            found = (row.tenant, row.name)
-        else:
-            found = (self.load_tenant(number).name, "")
-        if found != (tenant, session):
+        number, where = self._named(name, "")
+        if number is not None and self.load_tenant(number).name != name:
             raise CorruptionError(f"leads to {number}, which has another name", where=where)
         return number
 
-    def find_session(self, name: Name) -> int | None:
-        """Number of a session, None when there is none."""
-        return self.find_number(*name)
+    def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
+        """Number and row of a session, None when there is none.
+
+        Raises:
+            CorruptionError: A row is damaged, or the name leads to a session of another name.
+        """
+        number, where = self._named(*name)
+        if number is None:
+            return None
+        row = self.load_row(number)
+        if (row.tenant, row.name) != name:
+            raise CorruptionError(f"leads to {number}, which has another name", where=where)
+        return number, row
+
+    def _named(self, tenant: str, session: str) -> tuple[int | None, str]:
+        """What a name leads to, not compared yet, and how its row is called in errors."""
+        key = name_key(tenant, session)
+        value = self.transaction.get(key, db=self.tables["name"])
+        where = f"name {key.hex()}"
+        return (None if value is None else decode_number(key, value, where)), where
 
     def load_row(self, number: int) -> SessionRow:
         """A session's row.

@@ -123,10 +123,10 @@ class Views:
                     # Merged since this transaction began, perhaps a part of a batch only.
                     stop = bisect_right(loose.positions, record.last_position, 0, stop)
                 return SessionView(state.origin, row.sealed, loose, stop, record), row, state
-        number = tables.find_session(name)
-        if number is None:
+        named = tables.find_session(name)
+        if named is None:
             raise _NoSession
-        row = tables.load_row(number)
+        number, row = named
         origin = Origin(number, row.tenant, row.name)
         return SessionView(origin, row.sealed, Loose(row.sealed), 0, record), row, None
 
@@ -283,7 +283,7 @@ class Views:
                 if seen[0] != record.generation or seen[1] < record.last_position:
                     self._catch_up(tables, record)
                     continue
-                number = tables.find_number(tenant, "")
+                number = tables.find_tenant(tenant)
                 if number is None:
                     return []
                 return self._newest(tables, record, number, before, count, accept, loose)

@@ -7,6 +7,7 @@ The same faults below the store are in ``test_guards.py``; kills and failing cal
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import signal
@@ -142,6 +143,16 @@ def test_row_12_a_disk_that_stays_broken_ends_the_store_and_nothing_else(
     assert peer.health()["ok"]
 
 
+def fill_up(recorder: Recorder, watchdog: Watchdog) -> TurnlogError:
+    """Append to a few sessions until that is refused; gives why."""
+    for number in itertools.count():
+        watchdog.feed()
+        error = recorder.do(one(f"filling {number}", 300, ("", f"call {number % 5}")))
+        if error is not None:
+            return error
+    raise AssertionError
+
+
 def test_row_14_a_full_disk(mount: Callable[..., Path], tmp_path: Path, watchdog: Watchdog) -> None:
     """Appends are refused, reads go on, and the store goes on by itself once there is room."""
     point = mount("-t", "tmpfs", "-o", "size=4m", "tmpfs")
@@ -151,12 +162,7 @@ def test_row_14_a_full_disk(mount: Callable[..., Path], tmp_path: Path, watchdog
     with Store.open(point / "store") as store:
         ballast.write_bytes(bytes(1_000_000))
         recorder = Recorder(store, Journal(tmp_path / "journal"))
-        error = None
-        count = 0
-        while error is None:
-            watchdog.feed()
-            error = recorder.do(one(f"filling {count}", 300, ("", f"call {count % 5}")))
-            count += 1
+        error = fill_up(recorder, watchdog)
         assert isinstance(error, StorageFullError) and error.hint
         for number in range(3):
             # More than the disk holds: sealing may have made some room meanwhile.
@@ -191,12 +197,7 @@ def test_row_16_the_quota_is_reached_before_anything_else(
     oracle.listen(store_path.with_name("journal"))
     with Store.open(store_path, quota_bytes=2 << 20) as store:
         recorder = Recorder(store, Journal(store_path.with_name("journal")))
-        error = None
-        count = 0
-        while error is None:
-            watchdog.feed()
-            error = recorder.do(one(f"filling {count}", 300, ("", f"call {count % 5}")))
-            count += 1
+        error = fill_up(recorder, watchdog)
         assert isinstance(error, QuotaExceededError) and error.hint
         peer = Peer(forks, store_path, "other")
         for _ in range(1_000):  # sealing may make some room meanwhile
@@ -219,12 +220,7 @@ def test_row_16_a_full_map_is_typed_and_a_larger_one_helps(
     oracle.listen(store_path.with_name("journal"))
     with Store.open(store_path, map_bytes=2 << 20) as store:
         recorder = Recorder(store, Journal(store_path.with_name("journal")))
-        error = None
-        count = 0
-        while error is None:
-            watchdog.feed()
-            error = recorder.do(one(f"filling {count}", 300, ("", f"call {count % 5}")))
-            count += 1
+        error = fill_up(recorder, watchdog)
         assert isinstance(error, StoreUnavailableError) and error.hint
         oracle.follow(store)
         assert isinstance(recorder.do(one("more", 3_000)), StoreUnavailableError)

@@ -75,29 +75,6 @@ def tiny(store_path: Path) -> Iterator[Environment]:
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts something; unmounted when the test ends."""
-    points: list[Path] = []
-
-    def mount(*arguments: str) -> Path:
-        point = tmp_path / f"mount{len(points)}"
-        point.mkdir()
-        command = ["mount", *arguments, str(point)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            pytest.skip("there is no mount command")
-        if done.returncode != 0:
-            pytest.skip(f"cannot mount: {done.stderr.strip()}")
-        points.append(point)
-        return point
-
-    yield mount
-    for point in reversed(points):
-        subprocess.run(["umount", str(point)], check=True)
-
-
-@pytest.fixture
 def ext4(tmp_path: Path, mount: Callable[..., Path]) -> Callable[..., tuple[Path, Path]]:
     """Makes a small ext4 in a file and mounts it; the image and the mount point."""
 
@@ -112,15 +89,6 @@ def ext4(tmp_path: Path, mount: Callable[..., Path]) -> Callable[..., tuple[Path
         return image, mount("-o", "loop", str(image))
 
     return make_ext4
-
-
-@pytest.fixture
-def strace() -> str:
-    """The strace command."""
-    found = shutil.which("strace")
-    if found is None:
-        pytest.skip("there is no strace")
-    return found
 
 
 def left_overs(path: Path) -> list[str]:

@@ -33,9 +33,10 @@ class Memory:
         self.numbers = 0
         self.calls: list[str] = []
 
-    def find_session(self, name: Name) -> int | None:
+    def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
         self.calls.append("find_session")
-        return self.names.get(name)
+        number = self.names.get(name)
+        return None if number is None else (number, self.load_row(number))
 
     def load_row(self, number: int) -> SessionRow:
         self.calls.append("load_row")

@@ -631,7 +631,7 @@ class Damaged(Memory):
     rows_lost: tuple[int, ...] = ()
     ids_lost: tuple[bytes, ...] = ()
 
-    def find_session(self, name: tuple[str, str]) -> int | None:
+    def find_session(self, name: tuple[str, str]) -> Any:
         if name[1] in self.names_lost:
             raise CorruptionError("checksum does not match", where="name")
         return super().find_session(name)

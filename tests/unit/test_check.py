@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,20 +24,6 @@ from tests import damaged_store
 from tests.damaged_store import Row, content_of, flipped, hot_row, put, rows, value_of
 
 Damage = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that nothing is wrong with."""
-    path = tmp_path_factory.mktemp("whole") / "store"
-    damaged_store.make(path)
-    return path
-
-
-@pytest.fixture
-def path(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
-    return Path(shutil.copytree(whole, tmp_path / "store"))
 
 
 def check(path: Path) -> CheckReport:
@@ -293,9 +278,13 @@ def test_a_name_that_leads_to_somebody_else_is_damage(path: Path) -> None:
         Store.open(path, create=False, read_only=True) as store,
         store._log.views.transaction() as tables,
     ):
-        for tenant, name in (("", "call-1"), ("acme", "call-1"), ("", "")):
+        for tenant in ("", "acme"):
             with pytest.raises(CorruptionError, match="another name"):
-                tables.find_number(tenant, name)
-        assert tables.find_number("", "call-2") == 2
-        assert tables.find_number("acme", "") == 2
-        assert tables.find_number("", "nobody") is None
+                tables.find_session((tenant, "call-1"))
+        with pytest.raises(CorruptionError, match="another name"):
+            tables.find_tenant("")
+        found = tables.find_session(("", "call-2"))
+        assert found is not None
+        assert (found[0], found[1].name) == (2, "call-2")
+        assert tables.find_tenant("acme") == 2
+        assert tables.find_session(("", "nobody")) is None

@@ -22,11 +22,9 @@ from tests.damaged_store import Row, content_of, put, rows, value_of
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+def store_and_rows(whole: Path) -> tuple[Path, list[Row]]:
     """A store that nothing is wrong with, and its rows by table."""
-    path = tmp_path_factory.mktemp("whole") / "store"
-    damaged_store.make(path)
-    return path, rows(path)
+    return whole, rows(whole)
 
 
 def read_everything(path: Path) -> None:
@@ -111,9 +109,9 @@ def changed(random: Random, found: list[Row]) -> tuple[str, bytes, bytes | None]
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
-def test_any_row_may_hold_anything(whole: tuple[Path, list[Row]], seed: int) -> None:
+def test_any_row_may_hold_anything(store_and_rows: tuple[Path, list[Row]], seed: int) -> None:
     """Rows of a good checksum and another shape came out as errors of struct and others."""
-    path, found = whole
+    path, found = store_and_rows
     random = Random(seed)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "store"
@@ -122,9 +120,9 @@ def test_any_row_may_hold_anything(whole: tuple[Path, list[Row]], seed: int) -> 
         read_everything(copy)
 
 
-def test_a_whole_store_is_read(whole: tuple[Path, list[Row]]) -> None:
+def test_a_whole_store_is_read(whole: Path) -> None:
     """The readers do read."""
-    with Store.open(whole[0], create=False, read_only=True) as store:
+    with Store.open(whole, create=False, read_only=True) as store:
         assert store.check().ok
         for read in readers(store):
             read()

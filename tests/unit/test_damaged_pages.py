@@ -15,7 +15,7 @@ from eventlog.errors import CorruptionError
 from eventlog.limits import BATCH_EVENTS_MAX, HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.raw import DATA_FILE
 from eventlog.record import CHECKSUM_BYTES, KIND_BYTE, WORDS
-from tests.damaged_store import SESSIONS, flipped, hot_row, make, opened, put, rows
+from tests.damaged_store import SESSIONS, flipped, hot_row, opened, put, rows
 from tests.model.staging import HANG_S, REPOSITORY
 from turnlog.child import in_child
 from turnlog.exits import ExitCode
@@ -28,14 +28,6 @@ FLAGS_AT = 10  # in the header of one of LMDB's pages, as is the next
 LOWER_AT = 12
 HEADER_BYTES = 16
 U16 = Struct("<H")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A store with a row of every kind."""
-    place = tmp_path / "store"
-    make(place)
-    return place
 
 
 def last_position(path: Path, name: str, *, before: int = 0) -> int:

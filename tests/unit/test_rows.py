@@ -14,7 +14,7 @@ from xxhash import xxh3_64_digest
 from eventlog.body import encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
-from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
+from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES, POSITION_MAX
 from eventlog.rows import (
     CHECKSUM_BYTES,
     COMMIT_KEY,
@@ -22,7 +22,6 @@ from eventlog.rows import (
     NO_LINK,
     NO_SEQUENCE,
     OPTIONS_KEY,
-    POSITION_MAX,
     SECRET_BYTES,
     CommitRecord,
     KeyedResult,

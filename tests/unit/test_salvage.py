@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,20 +23,6 @@ from tests import damaged_store
 from tests.damaged_store import flipped, hot_row, put, rows
 
 Damage = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that nothing is wrong with."""
-    path = tmp_path_factory.mktemp("whole") / "store"
-    damaged_store.make(path)
-    return path
-
-
-@pytest.fixture
-def path(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
-    return Path(shutil.copytree(whole, tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,76 @@
+"""A session while a store is checked: what its row says, and what its events add up to."""
+
+from __future__ import annotations
+
+from xxhash import xxh3_64_digest
+
+from eventlog.body import encode_plain
+from eventlog.record import CONTROL, MESSAGE, Origin, Record
+from eventlog.rows import NO_SEQUENCE, SessionRow
+
+
+class CheckedSession:
+    """A session: what its row says, and what its events add up to.
+
+    Attributes:
+        origin: Number and names.
+        row: The row, without opening facts.
+        opening: Checksum of those.
+        lost: First and last sequences of stretches that cannot be read.
+        keyed: Sealed events with an idempotency key.
+        key_rows: Those of them that have a row.
+    """
+
+    __slots__ = (
+        "following",
+        "head",
+        "key_rows",
+        "keyed",
+        "last_position",
+        "last_recorded_us",
+        "lost",
+        "messages",
+        "opening",
+        "origin",
+        "row",
+        "segments",
+        "unsure",
+    )
+
+    def __init__(self, number: int, row: SessionRow) -> None:
+        self.origin = Origin(number, row.tenant, row.name)
+        self.opening = opening_checksum(row.opening)
+        row.opening, row.details = None, b""
+        self.row = row
+        self.lost: list[tuple[int, int]] = []
+        self.unsure: set[str] = set()  # what the events cannot tell, as some are lost
+        self.keyed = self.key_rows = 0
+        self.following = self.messages = self.segments = 0
+        self.head = NO_SEQUENCE
+        self.last_position = self.last_recorded_us = 0
+
+    def lose(self, first: int, last: int) -> None:
+        """Events that cannot be read."""
+        self.lost.append((first, last))
+        self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
+
+    def has_lost(self, sequence: int) -> bool:
+        """True when that event is among those that cannot be read."""
+        return any([first <= sequence <= last for first, last in self.lost])
+
+    def take(self, record: Record) -> None:
+        """Add the next event."""
+        kind = record.kind_code
+        if kind < CONTROL:
+            self.head = record.sequence
+            self.unsure.discard("head")
+            self.messages += kind == MESSAGE
+        self.following = max(self.following, record.sequence + 1)
+        self.last_position = record.position
+        self.last_recorded_us = record.recorded_us
+        self.unsure -= {"last_position", "last_recorded_us"}
+
+
+def opening_checksum(opening: object) -> bytes:
+    """What is kept of opening facts to compare them with."""
+    return xxh3_64_digest(encode_plain(opening))
