@@ -11,7 +11,7 @@ from typing import Final
 
 from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
-from eventlog.record import CONTROL, MESSAGE
+from eventlog.record import BASE, CONTROL, MESSAGE, OPTIONS, ROLL_UP, TOMBSTONE, VARIABLES
 
 APPLICATION: Final = 15
 
@@ -25,12 +25,20 @@ PUBLIC: Final = {
     "custom": 7,
     "compaction": 8,
 }
-CONTROLS: Final = {"open": CONTROL}
+CONTROLS: Final = {
+    "open": CONTROL,
+    "tombstone": TOMBSTONE,
+    "base": BASE,
+    "variables": VARIABLES,
+    "roll_up": ROLL_UP,
+    "options": OPTIONS,
+}
+LOADABLE: Final = frozenset({"open"})  # control kinds that an export holds
 # Names that later control kinds will have; none may mean something else in a store by then.
 RESERVED: Final = frozenset(
-    "artifact artifacts base checkout document documents head heads head_move head_moves media "
-    "option options roll_up status tombstone tombstones track tracks trim trims truncation "
-    "truncations usage variable variables void".split()
+    "artifact artifacts checkout document documents head heads head_move head_moves media "
+    "option status tombstones track tracks trim trims truncation "
+    "truncations usage variable void".split()
 )
 _CODES: Final = {**PUBLIC, **CONTROLS}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
@@ -59,7 +67,7 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
     if code is not None:
         return code
     if kind in CONTROLS:
-        if loading:
+        if loading and kind in LOADABLE:
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
     if kind in RESERVED:

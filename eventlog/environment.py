@@ -135,6 +135,7 @@ class Environment:
         db: The named databases; the mapping stays, its values change with ``reopen``.
         map_bytes: Size of the memory map.
         page_bytes: Size of a page.
+        version: The store's format version.
         warnings: What is not as it should be, for people.
         is_replaced: Whether the files under the path are others by now; only closing is left.
         stop: Set it to end every wait for a lock; what needs no wait still works.
@@ -154,6 +155,7 @@ class Environment:
     ) -> None:
         self.path = path
         self.marker = marker
+        self.version: int = marker["version"]
         self.read_only = read_only
         self.db: dict[str, Database] = {}
         self.map_bytes = 0
@@ -184,7 +186,7 @@ class Environment:
         cls,
         path: str | os.PathLike[str],
         *,
-        tables: tuple[str, ...],
+        tables: Callable[[int], tuple[str, ...]],
         decode_commit_record: Callable[[bytes], CommitRecordLike],
         read_only: bool = False,
         map_bytes: int = MAP_BYTES,
@@ -198,7 +200,7 @@ class Environment:
 
         Args:
             path: The store's folder.
-            tables: Names of its named databases.
+            tables: Names of the named databases of a format version.
             decode_commit_record: Decodes the commit record, or raises CorruptionError.
             read_only: Refuse to write; works on a read-only file system too.
             map_bytes: Address space for the map, which bounds the data file; halved, with a
@@ -219,7 +221,7 @@ class Environment:
         marker = read_marker(target, files)
         environment = cls(
             target,
-            tables=tables,
+            tables=tables(marker["version"]),
             decode_commit_record=decode_commit_record,
             read_only=read_only,
             marker=marker,

@@ -51,7 +51,7 @@ from eventlog.limits import (
 )
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, random_bytes
-from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables
+from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables, tables_of
 from eventlog.views import Views
 from eventlog.writer import Writer, nothing
 
@@ -222,7 +222,7 @@ class Log:
                 return shared
             environment = Environment.open(
                 path,
-                tables=TABLES,
+                tables=tables_of,
                 decode_commit_record=CommitRecord.decode,
                 read_only=read_only,
                 map_bytes=map_bytes,

@@ -27,7 +27,7 @@ from eventlog.seams import Clock, Files, random_bytes, user_id
 LOCK_FILE: Final = "lock.mdb"
 MARKER_FILE: Final = "turnlog.json"
 MARKER_FORMAT: Final = "turnlog"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MARKER_BYTES_MAX: Final = 64 * 1024
 
 CREATING_SUFFIX: Final = ".creating"

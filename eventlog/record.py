@@ -46,6 +46,11 @@ RECORDED_BYTE: Final = 32  # offset of the recorded time's eight bytes
 
 MESSAGE: Final = 1  # the kind that is counted as a message
 CONTROL: Final = 64  # kinds from here on are control kinds: no parent, never the head
+TOMBSTONE: Final = 65  # the session was deleted; its last event
+BASE: Final = 66  # what the events were that a purge removed
+VARIABLES: Final = 67  # variables were set or deleted
+ROLL_UP: Final = 68  # a roll-up was asked for
+OPTIONS: Final = 69  # the session's own options
 
 _PLACE: Final = Struct("<QQ")
 
@@ -65,6 +70,7 @@ class Flag(IntFlag):
     HAS_BLOBS = 16
     KEYED = 32  # the extension holds an idempotency digest
     NAMED = 64  # the extension holds a caller's id
+    CONTINUES = 128  # the session's next event came with the same append
 
 
 class Extension(IntEnum):
@@ -86,6 +92,7 @@ class Extension(IntEnum):
     OPENING_FIXES = 14
     MEDIA_START_US = 15
     MEDIA_END_US = 16
+    BLOBS = 17  # addresses of the blobs that the event refers to
 
 
 DIGEST_BYTES: Final = 16
@@ -103,6 +110,7 @@ _MARK_TYPES: Final[dict[int, type]] = {  # of the map's values
     Extension.KIND_NAME: str,
     Extension.BODY_FIXES: list,
     Extension.METADATA_FIXES: list,
+    Extension.BLOBS: list,
 }
 
 

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
 
@@ -59,7 +59,8 @@ def decode_number(key: bytes, value: bytes, where: str) -> int:
     return number
 
 
-_COMMIT: Final = Struct("<QQQQQQQQQQQQ16s8s")
+_COMMIT_1: Final = Struct("<QQQQQQQQQQQQ16s8s")
+_COMMIT: Final = Struct("<QQQQQQQQQQQQ16s8sQQQQ")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class CommitRecord:
         fences: Empty commits that settled a failed one.
         link: The chain link at ``last_position``.
         previous: Checksum of the commit record before this one.
+        dictionaries_made: Dictionary numbers handed out so far.
+        blobs_made: Blob numbers handed out so far.
+        removals: Deletions and purges so far; who sees another number forgets whose events are
+            whose.
+        rebuilding: What is being rebuilt, 0 for nothing.
+        version: The store's format version; 1 has none of the four before this.
     """
 
     last_position: int = 0
@@ -97,28 +104,34 @@ class CommitRecord:
     fences: int = 0
     link: bytes = NO_LINK
     previous: bytes = bytes(CHECKSUM_BYTES)
+    dictionaries_made: int = 0
+    blobs_made: int = 0
+    removals: int = 0
+    rebuilding: int = 0
+    version: int = 2
 
     def encode(self) -> bytes:
         """The row's value under ``COMMIT_KEY``."""
-        return protect(
-            COMMIT_KEY,
-            _COMMIT.pack(
-                self.last_position,
-                self.floor,
-                self.transaction,
-                self.file_bytes,
-                self.sessions_made,
-                self.tenants_made,
-                self.sessions,
-                self.recorded_us,
-                self.generation,
-                self.roll_ups,
-                self.cuts,
-                self.fences,
-                self.link,
-                self.previous,
-            ),
+        fields = (
+            self.last_position,
+            self.floor,
+            self.transaction,
+            self.file_bytes,
+            self.sessions_made,
+            self.tenants_made,
+            self.sessions,
+            self.recorded_us,
+            self.generation,
+            self.roll_ups,
+            self.cuts,
+            self.fences,
+            self.link,
+            self.previous,
         )
+        if self.version == 1:
+            return protect(COMMIT_KEY, _COMMIT_1.pack(*fields))
+        more = (self.dictionaries_made, self.blobs_made, self.removals, self.rebuilding)
+        return protect(COMMIT_KEY, _COMMIT.pack(*fields, *more))
 
     @classmethod
     def decode(cls, value: bytes) -> CommitRecord:
@@ -128,9 +141,12 @@ class CommitRecord:
             CorruptionError: The bytes are not a commit record.
         """
         rest = expose(COMMIT_KEY, value, "commit record")
-        if len(rest) != _COMMIT.size:
+        if len(rest) == _COMMIT.size:
+            record = cls(*_COMMIT.unpack(rest))
+        elif len(rest) == _COMMIT_1.size:
+            record = replace(cls(*_COMMIT_1.unpack(rest)), version=1)
+        else:
             raise CorruptionError("has another size", where="commit record")
-        record = cls(*_COMMIT.unpack(rest))
         last, floor = record.last_position, record.floor
         if (
             last > POSITION_MAX
@@ -150,13 +166,14 @@ def peek_last_position(value: bytes) -> int:
         CorruptionError: The bytes are not a commit record.
     """
     rest = expose(COMMIT_KEY, value, "commit record")
-    if len(rest) != _COMMIT.size:
+    if len(rest) not in (_COMMIT.size, _COMMIT_1.size):
         raise CorruptionError("has another size", where="commit record")
     return int.from_bytes(rest[:8], "little")
 
 
 _SESSION: Final = Struct("<QQQQQQQQQQII")
 NO_SEQUENCE: Final = 2**64 - 1
+GONE: Final = 1  # a session row's flag
 
 
 @dataclass(slots=True)
@@ -175,10 +192,11 @@ class SessionRow:
         keys: Idempotency keys in the key table.
         segments: Segments of the session.
         since_roll_up: Messages since the last logical roll-up.
-        flags: None yet.
+        flags: ``GONE`` when it was deleted.
         tenant: The tenant's name.
         name: The session's name.
         opening: Facts given at creation, plain data or None.
+        first: First sequence that is still there; events below it were purged.
     """
 
     tenant_number: int
@@ -197,11 +215,13 @@ class SessionRow:
     name: str
     opening: Any
     details: bytes = b""
+    first: int = 0
 
     def encode(self, key: bytes) -> bytes:
         """The row's value; ``key`` is the session number's key."""
         if not self.details:
-            self.details = encode_plain([self.tenant, self.name, self.opening])
+            details = [self.tenant, self.name, self.opening]
+            self.details = encode_plain([*details, self.first] if self.first else details)
         return protect(
             key,
             _SESSION.pack(
@@ -234,19 +254,29 @@ class SessionRow:
             raise CorruptionError("row is too short", where=where)
         details = rest[_SESSION.size :]
         named = decode_body(details, where=where)
-        if type(named) is not list or len(named) != 3:
+        if type(named) is not list or len(named) not in (3, 4):
             raise CorruptionError("row has other details", where=where)
-        tenant, name, opening = named
-        if type(tenant) is not str or type(name) is not str or not name:
+        tenant, name, opening, *more = named
+        first = more[0] if more else 0
+        if type(first) is not int or (more and first < 1):
+            raise CorruptionError("row has other details", where=where)
+        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details, first)  # type: ignore[call-arg]
+        if type(tenant) is not str or type(name) is not str or not (name or row.is_gone):
             raise CorruptionError("row has no names", where=where)
-        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details)  # type: ignore[call-arg]
         if (
             max(row.sealed, row.last_position, row.created_position) > POSITION_MAX
             or max(row.messages, row.keys, row.segments) > row.sealed
             or not (row.head < row.sealed or row.head == NO_SEQUENCE)
+            or not 0 <= row.first <= row.sealed
+            or row.flags & ~GONE
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row
+
+    @property
+    def is_gone(self) -> bool:
+        """True once the session was deleted: only its tombstone is left."""
+        return bool(self.flags & GONE)
 
     def copy(self) -> SessionRow:
         """A row that can be changed without this one changing."""
@@ -267,6 +297,7 @@ class SessionRow:
             self.name,
             self.opening,
             self.details,
+            self.first,
         )
 
 

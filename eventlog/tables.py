@@ -36,7 +36,7 @@ from eventlog.segment import Segment, decode_segment
 if TYPE_CHECKING:
     import lmdb
 
-TABLES: Final = (
+TABLES_1: Final = (  # of format version 1
     "commit",  # the commit record, the options
     *HOT_NAMES,  # position -> hot record
     "segment",  # session number, last sequence -> segment
@@ -48,6 +48,20 @@ TABLES: Final = (
     "id",  # callers' ids: sorted runs with filters
     "activity",  # tenant number, ~last position -> session number
 )
+TABLES: Final = (
+    *TABLES_1,
+    "dict",  # dictionary number -> dictionary
+    "blob",  # address of a blob -> blob row
+    "chunk",  # blob number, chunk number -> chunk
+    "state",  # session number, projection, subkey -> what a projection made of the session
+    "removal",  # session number -> what is still to be removed of it
+    "spare",  # a rebuild's new generation of one table
+)
+
+
+def tables_of(version: int) -> tuple[str, ...]:
+    """Names of the named databases of a format version."""
+    return TABLES_1 if version == 1 else TABLES
 
 
 class ReadTables:
@@ -56,6 +70,10 @@ class ReadTables:
     def __init__(self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any]) -> None:
         self.transaction = transaction
         self.tables = tables
+
+    def has(self, table: str) -> bool:
+        """Whether the store's format version has this table."""
+        return table in self.tables
 
     def commit_record(self) -> CommitRecord:
         """The commit record as this transaction sees it."""

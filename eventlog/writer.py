@@ -53,6 +53,7 @@ from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
 from eventlog.seams import CLOCK
 from eventlog.tables import ReadTables, SegmentCache, WriteTables
+from eventlog.tasks import Running, Task, Tasks
 
 READER_CHECK_US = 5_000_000
 IDLE_S = 60.0
@@ -71,6 +72,7 @@ class _Work:
     sealing: Sealing
     record: CommitRecord
     is_empty: bool
+    running: Running | None = None  # the task whose step this was
 
 
 @dataclass(slots=True)
@@ -106,6 +108,7 @@ class Writer:
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
+        self._tasks = Tasks()
         self._gate: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._slice_us = 0
@@ -154,10 +157,34 @@ class Writer:
         if self._has_ended:  # it may have been offered after the thread's last look
             self._refuse_late()
 
+    def run(self, task: Task, timeout: float | None = None) -> None:
+        """Run a task between the batches, and wait for it; not from this thread or an event loop.
+
+        Args:
+            task: What is done.
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            TimeoutError: Not done in time; its finished steps stay.
+            StoreClosedError, ReadOnlyError, ForkedStoreError: Nothing can be written.
+
+        Also raises what a step raised, and why its commit failed.
+        """
+        running = Running(task)
+        if self.machine.refusal is not None:
+            raise self.machine.refusal.with_traceback(None)
+        with self._lock:
+            self._tasks.add(running)
+            self._wake()
+        if self._has_ended:
+            self._refuse_late()
+        running.wait(timeout)
+
     def forked(self) -> None:
         """In a forked child: refuse everything; the thread and its locks stayed in the parent."""
         error = ForkedStoreError("this store was opened before a fork, in the parent process")
         self._lock = threading.Lock()  # the old one may be held for ever
+        self._tasks = Tasks()
         self.machine.refusal = error
         for ack in self.machine.refuse(error):
             # Not ``settle``: the event loops that it would wake are the parent's.
@@ -219,6 +246,7 @@ class Writer:
         """
         with self._lock:
             waiting = self.machine.refuse(error, in_flight=in_flight)
+            self._tasks.refuse(error)
             self._wake()
         self._refused([(ack, error) for ack in waiting])
 
@@ -247,6 +275,7 @@ class Writer:
         with self._lock:
             error = self.machine.refusal or StoreClosedError("the store is closed")
             late = self.machine.refuse(error, in_flight=False)
+            self._tasks.refuse(error)
         self._refused([(ack, error) for ack in late])
 
     def _die(self, error: BaseException) -> None:
@@ -268,6 +297,7 @@ class Writer:
 
     def _drive(self) -> None:
         machine = self.machine
+        is_tasks_turn = True
         while True:
             now_us = CLOCK.monotonic_us()
             self._slice_us = now_us
@@ -277,6 +307,13 @@ class Writer:
                 self.environment.reader_check()
             with self._lock:
                 step = machine.tick(now_us)
+                running = self._tasks.next()
+            is_free = step in (Step.WAIT, Step.TIDY) and not machine.suspect
+            if running is not None and (is_free or (is_tasks_turn and step is Step.COMMIT)):
+                is_tasks_turn = False  # batches and tasks take turns
+                self._commit([], running)
+                continue
+            is_tasks_turn = True
             if step is Step.COMMIT:
                 # Sealing first, while no batch is taken: its own failure must not reach one.
                 pressed = under_pressure(self.index) and not self.index.damaged
@@ -303,7 +340,7 @@ class Writer:
         now_us = CLOCK.monotonic_us()
         # Looked at after the flag is up: who offers an append before it was is seen here, who
         # does after it wakes us.
-        if self.machine.tick(now_us) is not Step.WAIT:
+        if self.machine.tick(now_us) is not Step.WAIT or (self._tasks and not self.machine.suspect):
             self._asleep = False
             return
         if self.machine.suspect:
@@ -321,8 +358,8 @@ class Writer:
             CLOCK.sleep(0)
             self._slice_us = CLOCK.monotonic_us()
 
-    def _commit(self, batch: list[Ack]) -> bool:
-        """One transaction; True when something was written."""
+    def _commit(self, batch: list[Ack], running: Running | None = None) -> bool:
+        """One transaction, of a batch or of a task's step; True when something was written."""
         fp("commit.before_begin")
         index = self.index
         work: _Work | None = None
@@ -332,7 +369,7 @@ class Writer:
             self._slice_us = CLOCK.monotonic_us()
             is_begun = True
             tables = WriteTables(transaction, self.environment.db, self._id_runs)
-            work = self._write(tables, batch)
+            work = self._write(tables, batch, running)
             if work.is_empty:
                 self.environment.abort(transaction)
             else:
@@ -356,15 +393,18 @@ class Writer:
             if work is not None:
                 work.plan.drop(index)
                 work.sealing.drop(index)
+            mapped = _as_ours(error, self.environment.path)
             if isinstance(error, _HotLogFullError) and self._put_back < PUT_BACK_MAX:
                 self._put_back += 1
                 with self._lock:
                     self.machine.put_back()
                 return False
             self._tidy_later()
-            self._failed(None, _as_ours(error, self.environment.path))
+            if running is not None:
+                self._end_task(running, error if isinstance(error, TurnlogError) else mapped)
+            self._failed(None, mapped)
             if not is_begun and self.environment.is_replaced:
-                self.refuse(_as_ours(error, self.environment.path))
+                self.refuse(mapped)
             if not isinstance(error, Exception):
                 raise
             return False
@@ -386,12 +426,14 @@ class Writer:
             )
             machine.tidy_us = CLOCK.monotonic_us() + TIDY_AGAIN_US
 
-    def _write(self, tables: WriteTables, batch: list[Ack]) -> _Work:
+    def _write(self, tables: WriteTables, batch: list[Ack], running: Running | None) -> _Work:
         """Everything between begin and commit."""
         index = self.index
         fp("catchup.after_begin")
         record = tables.commit_record()
         self.catch_up(tables, record, pause=self.pause)
+        if running is not None:
+            return self._write_step(tables, record, running)
         if batch and index.damaged:
             position, reason = next(iter(index.damaged.items()))
             raise CorruptionError(
@@ -419,6 +461,29 @@ class Writer:
         except BaseException:
             plan.drop(index)
             raise
+
+    def _write_step(self, tables: WriteTables, record: CommitRecord, running: Running) -> _Work:
+        """One step of a task."""
+        changed = running.task.step(tables, record)
+        plan = Plan(record.last_position + 1, record.recorded_us, record.link)
+        sealing = Sealing(floor=record.floor)
+        if changed is None:
+            return _Work(plan, sealing, record, is_empty=True, running=running)
+        written = self._put_record(tables, record, changed)
+        return _Work(plan, sealing, written, is_empty=False, running=running)
+
+    def _put_record(
+        self, tables: WriteTables, before: CommitRecord, changed: CommitRecord
+    ) -> CommitRecord:
+        """The commit record of this transaction."""
+        record = replace(
+            changed,
+            transaction=tables.transaction.id(),
+            file_bytes=self.environment.file_bytes(),
+            previous=before.encode()[:8],
+        )
+        tables.put_commit_record(record)
+        return record
 
     def _put(
         self, tables: WriteTables, record: CommitRecord, plan: Plan, lookups: TransactionLookups
@@ -459,12 +524,10 @@ class Writer:
         is_empty = not (plan.records or sealing.rows or sealing.cuts or sealing.removed or merged)
         if is_empty:
             return _Work(plan, sealing, record, is_empty=True)
-        tables_record = replace(
+        changed = replace(
             record,
             last_position=plan.last,
             floor=sealing.floor,
-            transaction=tables.transaction.id(),
-            file_bytes=self.environment.file_bytes(),
             sessions_made=lookups.sessions_made,
             tenants_made=lookups.tenants_made,
             sessions=record.sessions + len(plan.created),
@@ -472,10 +535,8 @@ class Writer:
             roll_ups=record.roll_ups + len(sealing.segments),
             cuts=record.cuts + sealing.cuts,
             link=plan.link,
-            previous=record.encode()[:8],
         )
-        tables.put_commit_record(tables_record)
-        return _Work(plan, sealing, tables_record, is_empty=False)
+        return _Work(plan, sealing, self._put_record(tables, record, changed), is_empty=False)
 
     def catch_up(
         self, tables: ReadTables, record: CommitRecord, *, pause: Callable[[], None]
@@ -521,8 +582,25 @@ class Writer:
         with self._lock:  # after the acks: until then the batch is something to wait for
             self.machine.committed()
             # A commit that found nothing to do would find nothing if it came again.
-            self.machine.overdue = not work.is_empty and (is_overdue(index) or self._ids_pending)
+            if work.running is None:
+                self.machine.overdue = not work.is_empty and (
+                    is_overdue(index) or self._ids_pending
+                )
+        if work.running is not None:
+            self._step_taken(work.running)
         self.on_commit()
+
+    def _step_taken(self, running: Running) -> None:
+        """A task's step is durable: tell that it is done, or let the next task have its turn."""
+        if running.task.done:
+            self._end_task(running)
+        else:
+            with self._lock:
+                self._tasks.turn()
+
+    def _end_task(self, running: Running, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._tasks.end(running, error)
 
     def _failed(self, work: _Work | None, error: TurnlogError) -> None:
         """Nothing of the batch was written: everybody hears why."""
@@ -583,15 +661,7 @@ class Writer:
             tables = WriteTables(transaction, self.environment.db, self._id_runs)
             record = tables.commit_record()
             applied = _holds(tables, record, work, self._cache)
-            tables.put_commit_record(
-                replace(
-                    record,
-                    transaction=transaction.id(),
-                    file_bytes=self.environment.file_bytes(),
-                    fences=record.fences + 1,
-                    previous=record.encode()[:8],
-                )
-            )
+            self._put_record(tables, record, replace(record, fences=record.fences + 1))
             fp("fence.before_commit")
             self.environment.commit(transaction)
         except CommitFailedError:
@@ -620,12 +690,17 @@ class Writer:
         with index.lock:
             index.clear()
         self._cache.clear()
+        running = doubt.work.running
         if applied:
             self._settle(doubt.work.plan)
             with self._lock:
                 self.machine.committed()
+            if running is not None:
+                self._step_taken(running)
             self.on_commit()
         else:
+            if running is not None:
+                self._end_task(running, doubt.failure.mapped)
             self._failed(doubt.work, doubt.failure.mapped)
 
     def _give_up(self, error: BaseException) -> None:
@@ -641,6 +716,8 @@ class Writer:
 def _holds(tables: ReadTables, record: CommitRecord, work: _Work, cache: SegmentCache) -> bool:
     """True when the store contains what the failed commit wrote."""
     plan = work.plan
+    if work.running is not None:
+        return record == work.record  # else nobody can tell, and a step can be taken again
     if record.transaction == work.record.transaction:
         return record.link == work.record.link and record.floor == work.record.floor
     if record.transaction < work.record.transaction or record.last_position < plan.last:

@@ -36,7 +36,7 @@ def make(path: Path, **options: Any) -> None:
 def open_tiny(path: Path, **options: Any) -> Environment:
     """Open one."""
     return Environment.open(
-        path, tables=TABLES, decode_commit_record=CommitRecord.decode, **options
+        path, tables=lambda _: TABLES, decode_commit_record=CommitRecord.decode, **options
     )
 
 

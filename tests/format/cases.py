@@ -414,6 +414,7 @@ SESSION: Values = {
     "tenant": "acme",
     "name": "call-42",
     "opening": None,
+    "first": 0,
 }
 
 CASES = [
@@ -436,8 +437,14 @@ CASES = [
             "fences": 1,
             "link": bytes(range(16)),
             "previous": bytes(range(8)),
+            "dictionaries_made": 3,
+            "blobs_made": 2**33,
+            "removals": 12,
+            "rebuilding": 0,
+            "version": 2,
         },
     ),
+    Case("commit_1", "commit record", {**asdict(CommitRecord(version=1)), "fences": 1}),
     Case(
         "options",
         "options",
@@ -510,6 +517,12 @@ CASES = [
             "name": "a\x00b/../😀",
             "opening": [encode_plain({"user_id": "u7"}), None],
         },
+    ),
+    Case("session_purged", "session", {**SESSION, "sealed": 9, "first": 7}),
+    Case(
+        "session_gone",
+        "session",
+        {**SESSION, "tenant": "", "name": "", "opening": None, "flags": 1, "sealed": 9, "first": 8},
     ),
     Case("tenant", "tenant", {"number": 1, "secret": SECRET, "name": "acme"}),
     Case("tenant_nameless", "tenant", {"number": 2, "secret": SECRET[::-1], "name": ""}),

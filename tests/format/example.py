@@ -70,6 +70,10 @@ COMMIT: Fields = (
     (8, "fences"),
     (16, "link"),
     (8, "previous"),
+    (8, "dictionaries_made"),
+    (8, "blobs_made"),
+    (8, "removals"),
+    (8, "rebuilding"),
 )
 SESSION: Fields = (
     (8, "checksum"),

@@ -40,6 +40,11 @@ KINDS = {
     7: "custom",
     8: "compaction",
     64: "open",
+    65: "tombstone",
+    66: "base",
+    67: "variables",
+    68: "roll_up",
+    69: "options",
 }
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
 
@@ -273,7 +278,8 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         marker = json.loads((folder / "turnlog.json").read_text())
         assert marker["format"] == "turnlog"
-        assert marker["version"] == 1
+        self.version: int = marker["version"]
+        assert self.version in (1, 2)
         self.environment = lmdb.open(
             str(folder), readonly=True, lock=False, max_dbs=64, map_size=1 << 30, lib_version=0
         )
@@ -296,7 +302,8 @@ class Reader:
         record = self.get(b"commit", b"record")
         assert record is not None
         checked(b"record", record)
-        fields = COMMIT.unpack(record)
+        assert len(record) == (128 if self.version == 1 else 160)
+        fields = COMMIT.unpack_from(record)
         self.last_position, self.floor, self.transaction = fields[1:4]
         self.link = fields[13]
         assert self.transaction == self.txn.id()
@@ -313,7 +320,7 @@ class Reader:
         for key, value in self.rows(b"session"):
             checked(key, value)
             row = SESSION.unpack_from(value)
-            tenant, name, opening = cbor2.loads(value[SESSION.size :])
+            tenant, name, opening, *_ = cbor2.loads(value[SESSION.size :])
             number = int.from_bytes(key, "big")
             self.sessions[number] = Session(
                 number, row[1], row[4], row[5], row[6], row[7], tenant, name, opening
@@ -568,7 +575,7 @@ def _append(
         txn.put(key, xxhash.xxh3_64_digest(key + rest) + rest, db=table(name))
 
     before = txn.get(b"record", db=table(b"commit"))
-    fields = list(COMMIT.unpack(before))
+    fields = list(COMMIT.unpack_from(before))
     position: int = fields[1] + 1
     recorded_us = max(recorded_us, fields[8])
     if found is None:
@@ -617,5 +624,5 @@ def _append(
     fields[8] = recorded_us
     fields[13] = link
     fields[14] = before[:8]
-    put(b"commit", b"record", COMMIT.pack(*fields)[8:])
+    put(b"commit", b"record", COMMIT.pack(*fields)[8:] + before[COMMIT.size :])
     return position

@@ -29,6 +29,7 @@ COMMIT = (
     "last_position floor transaction file_bytes sessions_made tenants_made sessions recorded_us "
     "generation roll_ups cuts fences link previous"
 ).split()
+COMMIT_2 = "dictionaries_made blobs_made removals rebuilding".split()
 SESSION = (
     "tenant_number created_position created_us sealed messages head last_position "
     "last_recorded_us keys segments since_roll_up flags"
@@ -91,13 +92,29 @@ def order_block(key: bytes, value: bytes) -> Values:
     }
 
 
+def commit_record(key: bytes, value: bytes) -> Values:
+    """The commit record (section 5.1)."""
+    rest = checked(key, value)
+    found = named(COMMIT, "<12Q16s8s", rest)
+    if len(rest) == 120:
+        return {**found, **dict.fromkeys(COMMIT_2, 0), "version": 1}
+    return {**found, **named(COMMIT_2, "<4Q", rest[120:]), "version": 2}
+
+
 def session(key: bytes, value: bytes) -> Values:
     """A session row (section 5.5)."""
     rest = checked(key, value)
-    tenant, name, opening = cbor2.loads(rest[88:])
+    tenant, name, opening, *first = cbor2.loads(rest[88:])
     found = named(SESSION, "<10QII", rest)
     number = int.from_bytes(key, "big")
-    return {"number": number, **found, "tenant": tenant, "name": name, "opening": opening}
+    return {
+        "number": number,
+        **found,
+        "tenant": tenant,
+        "name": name,
+        "opening": opening,
+        "first": first[0] if first else 0,
+    }
 
 
 def tenant(key: bytes, value: bytes) -> Values:
@@ -184,7 +201,7 @@ def owner(_: bytes, value: bytes) -> Values:
 
 
 ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
-    "commit record": lambda key, value: named(COMMIT, "<12Q16s8s", checked(key, value)),
+    "commit record": commit_record,
     "options": lambda key, value: cbor2.loads(checked(key, value)),
     "record": record,
     "raw segment": segment,

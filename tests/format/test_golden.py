@@ -180,5 +180,5 @@ def test_golden_hot_tables(position: int, table: str) -> None:
 
 def test_golden_marker() -> None:
     assert encode_marker({"store_id": "00" * 16}) == (
-        b'{\n "format": "turnlog",\n "version": 1,\n "store_id": "' + b"00" * 16 + b'"\n}\n'
+        b'{\n "format": "turnlog",\n "version": 2,\n "store_id": "' + b"00" * 16 + b'"\n}\n'
     )

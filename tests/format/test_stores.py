@@ -237,7 +237,8 @@ def test_this_release_still_writes_the_same_story(version: int, folder: Path) ->
 def test_a_newer_format_is_refused_before_anything_is_written(folder: Path) -> None:
     marker = folder / "turnlog.json"
     content = marker.read_text()
-    marker.write_text(content.replace('"version": 1', f'"version": {FORMAT_VERSION + 1}'))
+    version = json.loads(content)["version"]
+    marker.write_text(content.replace(f'"version": {version}', f'"version": {FORMAT_VERSION + 1}'))
     with pytest.raises(FormatVersionError) as caught:
         Store.open(folder, create=False)
     assert (caught.value.found, caught.value.supported) == (FORMAT_VERSION + 1, FORMAT_VERSION)

@@ -122,7 +122,10 @@ def test_the_marker_comes_back(tmp_path: Path) -> None:
         (b'{"format": "turnlog", "version": 0}', CorruptionError),
         (b'{"format": "other", "version": 1}', NotAStoreError),
         (b"{}", NotAStoreError),
-        (json.dumps({"format": "turnlog", "version": 2}).encode(), FormatVersionError),
+        (
+            json.dumps({"format": "turnlog", "version": FORMAT_VERSION + 1}).encode(),
+            FormatVersionError,
+        ),
     ],
     ids="empty bytes deep list no-version bool zero other-format no-format newer".split(),
 )
@@ -131,7 +134,10 @@ def test_other_markers_are_refused(tmp_path: Path, content: bytes, error: type[E
     with pytest.raises(error) as caught:
         read_marker(tmp_path, FILES)
     if isinstance(caught.value, FormatVersionError):
-        assert (caught.value.found, caught.value.supported) == (2, FORMAT_VERSION)
+        assert (caught.value.found, caught.value.supported) == (
+            FORMAT_VERSION + 1,
+            FORMAT_VERSION,
+        )
 
 
 def test_a_folder_without_a_marker_is_no_store(tmp_path: Path) -> None:

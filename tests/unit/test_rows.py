@@ -18,6 +18,7 @@ from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES, POSITION_MAX
 from eventlog.rows import (
     CHECKSUM_BYTES,
     COMMIT_KEY,
+    GONE,
     LINK_BYTES,
     NO_LINK,
     NO_SEQUENCE,
@@ -46,9 +47,10 @@ def commit_records_drawn(draw: st.DrawFn) -> CommitRecord:
     last = draw(positions)
     floor = last + 1 - draw(st.integers(0, min(last, HOT_MAX)))
     rest = [draw(u64) for _ in range(10)]
-    return CommitRecord(
-        last, floor, *rest, link=draw(digests), previous=draw(st.binary(min_size=8, max_size=8))
-    )
+    ends = {"link": draw(digests), "previous": draw(st.binary(min_size=8, max_size=8))}
+    if draw(st.booleans()):
+        return CommitRecord(last, floor, *rest, **ends, version=1)
+    return CommitRecord(last, floor, *rest, **ends, blobs_made=draw(u64), removals=draw(u64))
 
 
 commit_records = commit_records_drawn()
@@ -62,6 +64,7 @@ openings = st.one_of(
 def session_rows_drawn(draw: st.DrawFn) -> SessionRow:
     sealed = draw(positions)
     counts = st.integers(0, sealed)
+    is_gone = draw(st.booleans())
     return SessionRow(
         tenant_number=draw(u64),
         created_position=draw(positions),
@@ -74,10 +77,11 @@ def session_rows_drawn(draw: st.DrawFn) -> SessionRow:
         keys=draw(counts),
         segments=draw(counts),
         since_roll_up=draw(u32),
-        flags=draw(u32),
-        tenant=draw(names),
-        name=draw(names.filter(bool)),
-        opening=draw(openings),
+        flags=GONE if is_gone else 0,
+        tenant="" if is_gone else draw(names),
+        name="" if is_gone else draw(names.filter(bool)),
+        opening=None if is_gone else draw(openings),
+        first=draw(counts),
     )
 
 
