@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
-from eventlog.ack import Ack, Draft, Terms
+from eventlog.ack import Ack, Draft, Removal, Terms
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
@@ -208,6 +208,7 @@ def make_ack(
     idempotency_key: str | None = None,
     mode: AckMode = "durable",
     create: bool = False,
+    removal: Removal | None = None,
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append.
 
@@ -226,6 +227,7 @@ def make_ack(
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
         caller_id=last_id,
         queued=_is_queued(mode),
+        removal=removal,
     )
     return Ack(
         name,

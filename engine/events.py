@@ -9,10 +9,11 @@ from engine.kinds import APPLICATION, kind_name
 from eventlog.ack import store_id
 from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
-from eventlog.record import NO_PARENT, NO_TIME, Extension, Origin, Record, decode_extension
+from eventlog.record import NO_PARENT, NO_TIME, Extension, Flag, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
 
 _UNREAD: Any = object()
+_VOID: Final = int(Flag.VOID)
 
 
 class Event(Record):
@@ -60,7 +61,9 @@ class Event(Record):
     @property
     def body(self) -> Any:
         """The body, equal to what was appended, type for type."""
-        if self._body is _UNREAD:
+        if self._body is _UNREAD and not self.payload and self.flags & _VOID:
+            self._body = None
+        elif self._body is _UNREAD:
             fixes = self.marks.get(Extension.BODY_FIXES) if self.extension else None
             self._body = decode_body(self.payload, fixes, where=self)
         return self._body

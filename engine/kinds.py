@@ -11,7 +11,7 @@ from typing import Final
 
 from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
-from eventlog.record import BASE, CONTROL, MESSAGE, OPTIONS, ROLL_UP, TOMBSTONE, VARIABLES
+from eventlog.record import BASE, CONTROL, MESSAGE, OPTIONS, ROLL_UP, TOMBSTONE, VARIABLES, VOID
 
 APPLICATION: Final = 15
 
@@ -32,13 +32,14 @@ CONTROLS: Final = {
     "variables": VARIABLES,
     "roll_up": ROLL_UP,
     "options": OPTIONS,
+    "void": VOID,
 }
 LOADABLE: Final = frozenset({"open"})  # control kinds that an export holds
 # Names that later control kinds will have; none may mean something else in a store by then.
 RESERVED: Final = frozenset(
     "artifact artifacts checkout document documents head heads head_move head_moves media "
     "option status tombstones track tracks trim trims truncation "
-    "truncations usage variable void".split()
+    "truncations usage variable".split()
 )
 _CODES: Final = {**PUBLIC, **CONTROLS}
 _NAMES: Final = {code: name for name, code in _CODES.items()}

@@ -27,6 +27,7 @@ from eventlog.limits import (
 )
 from eventlog.log import Log
 from eventlog.reading import Window
+from eventlog.record import VOID
 
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
 
@@ -89,8 +90,11 @@ class SessionPager:
 class PositionPager:
     """Pages of all sessions, or of one tenant's, by position."""
 
-    def __init__(self, log: Log, after: int, limit: int | None, tenant: str | None) -> None:
+    def __init__(
+        self, log: Log, after: int, limit: int | None, tenant: str | None, *, voids: bool = False
+    ) -> None:
         self._log = log
+        self._voids = voids
         self._left = limit
         self._tenant = tenant
         self._size = WINDOW_FIRST
@@ -110,6 +114,8 @@ class PositionPager:
                 stop = min(stop, start + self._left)
             events = window.events(start, stop)
             self.following += len(events)
+            if window.has_voids and not self._voids:
+                events = [event for event in events if event.kind_code != VOID]
             if stop == window.count:
                 self._window = None
             if self._tenant is not None:

@@ -19,7 +19,7 @@ from engine.reading import Events, PositionPager, Subscription
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
 from eventlog.ack import Ack
-from eventlog.arguments import callback, folder, items, seconds, whole
+from eventlog.arguments import callback, flag, folder, items, seconds, whole
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
@@ -137,7 +137,7 @@ class Tenant:
         """``sessions`` on the store's pool."""
         return await self._store._on_pool(self.sessions, limit, cursor, user_id)
 
-    def read(self, after: int = 0, limit: int | None = None) -> Events:
+    def read(self, after: int = 0, limit: int | None = None, *, voids: bool = False) -> Events:
         """Events by position, after a position, lazily.
 
         Called on the store it gives all tenants' events, on a tenant its own.
@@ -145,12 +145,17 @@ class Tenant:
         Args:
             after: Position after which to begin; 0 for all.
             limit: At most so many events.
+            voids: Also give those that were removed, as events of kind ``void`` without content,
+                so that there is one for each position.
         """
         whole(after, "after", 0, POSITION_MAX)
         if limit is not None:
             whole(limit, "limit", 0, POSITION_MAX)
         return Events(
-            PositionPager(self._store._log, after, limit, self._scope()), self._store._pool
+            PositionPager(
+                self._store._log, after, limit, self._scope(), voids=flag(voids, "voids")
+            ),
+            self._store._pool,
         )
 
     def subscribe(self, after: int | None = None) -> Subscription:

@@ -63,6 +63,18 @@ class Draft(NamedTuple):
         return self.payload[self.extension_bytes :]
 
 
+class Removal(NamedTuple):
+    """What an append removes of its session.
+
+    Attributes:
+        first: Purge the events below this sequence; None deletes the session.
+        is_erased: Overwrite what it held.
+    """
+
+    first: int | None
+    is_erased: bool = False
+
+
 class Terms:
     """What is special about an append; a plain message has none.
 
@@ -75,6 +87,7 @@ class Terms:
         named: True when a draft has a caller's id.
         caller_id: The last draft's id.
         queued: True when awaiting the ack is not to wait for the disk.
+        removal: What it removes, or None.
         more: The acks of a batch's other sessions.
         already: Set by the writer when the append repeats an earlier one.
         digest: Keyed digest of ``key``, set by the writer.
@@ -92,6 +105,7 @@ class Terms:
         "more",
         "named",
         "queued",
+        "removal",
     )
 
     def __init__(
@@ -105,6 +119,7 @@ class Terms:
         named: bool = False,
         caller_id: str | None = None,
         queued: bool = False,
+        removal: Removal | None = None,
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
@@ -114,6 +129,7 @@ class Terms:
         self.named = named
         self.caller_id = caller_id
         self.queued = queued
+        self.removal = removal
         self.more: Sequence[Ack] = ()
         self.already = False
         self.digest = b""
@@ -183,6 +199,11 @@ class Ack:
     def queued(self) -> bool:
         """True when awaiting it does not wait for the disk."""
         return self.terms is not None and self.terms.queued
+
+    @property
+    def removal(self) -> Removal | None:
+        """What it removes of its session."""
+        return None if self.terms is None else self.terms.removal
 
     @property
     def more(self) -> Sequence[Ack]:
@@ -324,6 +345,12 @@ class Ack:
         """Position of the append's last event."""
         self._known("position")
         return self._position
+
+    @property
+    def session_number(self) -> int:
+        """Number of the session's incarnation."""
+        self._known("session_number")
+        return self._session_number
 
     @property
     def already(self) -> bool:

@@ -9,13 +9,15 @@ Invariants:
        its expected head can fail.
     2. An append is placed whole or not at all; what is refused leaves no trace in the plan.
     3. Positions and sequences are dense: the next is always the last plus one.
-    4. Damage that a lookup meets refuses the append that asked, not its batch mates: whatever may
+    4. What removes events of a session is the last of its batch for it (``commit``), and is taken
+       also when nothing else may be written.
+    5. Damage that a lookup meets refuses the append that asked, not its batch mates: whatever may
        raise is asked before the append's first event is placed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,7 +25,7 @@ from typing import Protocol
 
 from xxhash import xxh3_64_digest
 
-from eventlog.ack import Ack, Draft, Terms
+from eventlog.ack import Ack, Draft, Removal, Terms
 from eventlog.body import encode_plain
 from eventlog.content import same_content
 from eventlog.errors import (
@@ -33,6 +35,8 @@ from eventlog.errors import (
     DuplicateIdError,
     IdempotencyConflictError,
     QuotaExceededError,
+    SessionNotFoundError,
+    TrimmedError,
     TurnlogError,
     UsageError,
 )
@@ -56,6 +60,7 @@ from eventlog.record import (
     recorded_of,
     seal_record,
 )
+from eventlog.removal import Removed
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
 
 DIGEST_BYTES = 16
@@ -93,6 +98,12 @@ class Lookups(Protocol):
     def new_number(self) -> int:
         """The next session number."""
 
+    def first(self, state: SessionState) -> int:
+        """First sequence of a session that was not purged."""
+
+    def is_gone(self, number: int) -> bool:
+        """True for a session that was deleted."""
+
 
 @dataclass(slots=True)
 class Plan:
@@ -116,6 +127,7 @@ class Plan:
     ids: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
     full: TurnlogError | None = None  # why nothing may be written, only repeats be told
     keeps_times: bool = False  # an event came with its recorded time
+    removed: list[Removed] = field(default_factory=list)
 
     @property
     def last(self) -> int:
@@ -167,6 +179,14 @@ class Plan:
             for hashed, (number, sequence, position) in self.ids.items():
                 index.add_id(position, hashed, number, sequence)
             index.forget()
+
+    def stored(self, state: SessionState) -> Iterator[bytes]:
+        """The stored records of a session, in order."""
+        return (
+            value
+            for each, (_, value) in zip(self.states, self.records, strict=True)
+            if each is state
+        )
 
     def drop(self, index: LooseIndex) -> None:
         """Forget the batch: nothing of it was written."""
@@ -258,7 +278,13 @@ class Admission:
                 self._plan.placed.append(ack)
             else:
                 self._admit_special(ack)
-        except (ConflictError, UsageError, QuotaExceededError, CorruptionError) as error:
+        except (
+            ConflictError,
+            UsageError,
+            QuotaExceededError,
+            TrimmedError,
+            CorruptionError,
+        ) as error:
             self._plan.refused.append((ack, error))
 
     def _refuse_full(self) -> None:
@@ -321,6 +347,9 @@ class Admission:
             ack.repeat(state.number, 0, state.draft_next - 1, self._last_position(state))
             self._plan.repeated.append(ack)
             return
+        if ack.removal is not None:
+            self._admit_removal(ack, ack.removal, found[0])
+            return
         damage = self._id_damage.get(ack)
         if damage is not None:
             raise damage
@@ -348,6 +377,25 @@ class Admission:
                 self._place(part, state or self._create(part.name, part))
         if ack.more:
             self._summarise(ack)
+        self._plan.placed.append(ack)
+
+    def _admit_removal(self, ack: Ack, removal: Removal, state: SessionState | None) -> None:
+        """Place a tombstone or a base, and note what it removes."""
+        if state is None:
+            raise SessionNotFoundError(f"no session {ack.name[1]!r}")
+        if removal.first is not None:
+            if removal.first > state.next:
+                raise UsageError(
+                    f"session {ack.name[1]!r} has no event {removal.first - 1} to purge"
+                )
+            if removal.first <= self._lookups.first(state):
+                raise TrimmedError(
+                    f"session {ack.name[1]!r} begins at {self._lookups.first(state)} already",
+                    first=self._lookups.first(state),
+                )
+        self._place(ack, state)
+        floor = ack._last if removal.first is None else removal.first
+        self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
 
     def _last_position(self, state: SessionState) -> int:
@@ -470,6 +518,8 @@ class Admission:
             elif known is not None:
                 number, sequence = known
                 stored = self._lookups.read_event(number, sequence)
+                if stored is None and self._lookups.is_gone(number):
+                    continue  # the id went with its session
             else:
                 continue
             if (

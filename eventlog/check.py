@@ -16,7 +16,8 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
     8. Each sealed event with an idempotency key has its row and each row its event, and they say
        the same; each event with a caller's id that was cut is found by it, and no entry of the id
        runs leads anywhere else.
-    9. The commit record's counts and transaction are those of the store.
+    9. Of what was removed nothing is left but what ``removal`` says is still to be done.
+    10. The commit record's counts and transaction are those of the store.
 
 Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
 each event below the floor, to put segments, which lie by session, in the order of positions, and a
@@ -51,7 +52,9 @@ from eventlog.record import (
     decode_record,
     verify_record,
 )
+from eventlog.removal import RemovalRow
 from eventlog.rows import (
+    ERASED,
     NO_LINK,
     CommitRecord,
     SessionRow,
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
 __all__ = ["CheckReport", "Finding", "check"]
 
 _FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
+_VOID = int(Flag.VOID)
+VOID_DIGEST = b"void"  # stands for the digest of an event that was removed
 _DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' first byte
 
 
@@ -96,11 +101,13 @@ class _Check:
         self._strange: set[int] = set()  # sessions whose row is damaged or missing, as reported
         self._strange_tenants: set[int] = set()
         self._rows = 0  # of sessions, good or bad
+        self._gone = 0  # of those that were deleted
         self._tenant_rows = 0
         self._blocks: dict[int, OrderBlock] = {}
         self._damaged_blocks: set[int] = set()
         self._sealed: dict[int, bytearray] = {}  # by block: checksum and flags of each record
         self._hot: list[bytes | None] = []  # the same of the hot records, None where unreadable
+        self._removals: dict[int, RemovalRow] = {}
         self._hot_lost = 0  # unreadable hot records whose session is not known
         self._marks = MarksCheck(
             tables, report, self._tenants, self._sessions, self._strange, self._miss_row
@@ -121,6 +128,7 @@ class _Check:
             self._check_options,
             self._check_tenants,
             self._check_sessions,
+            self._check_removals,
             self._marks.check_runs,
             self._check_blocks,
             self._check_segments,
@@ -187,11 +195,12 @@ class _Check:
                 self._strange.add(number)
                 continue
             session = self._sessions[number] = CheckedSession(number, row)
-            self._report.count("sessions")
+            self._gone += row.is_gone
+            self._report.count("deleted_sessions" if row.is_gone else "sessions")
             if not 1 <= number <= self._record.sessions_made:
                 self._report.add(f"session {number}", "was never handed out", session.origin)
             tenant = self._tenants.get(row.tenant_number)
-            if tenant is not None and tenant.name != row.tenant:
+            if tenant is not None and tenant.name != row.tenant and not row.is_gone:
                 self._report.add(f"session {number}", "names another tenant", session.origin)
             elif tenant is None and row.tenant_number in self._strange_tenants:
                 self._follows()
@@ -199,11 +208,29 @@ class _Check:
                 self._report.add(f"tenant {row.tenant_number}", "has no row", session.origin)
                 self._strange_tenants.add(row.tenant_number)
 
+    def _check_removals(self) -> None:
+        """What is still to be removed belongs to a session that says so."""
+        if not self._tables.has("removal"):
+            return
+        self._marks.removals = self._removals
+        for key, value in self._items("removal", 8):
+            number = U64.unpack(key)[0]
+            try:
+                row = self._removals[number] = RemovalRow.decode(key, value)
+            except CorruptionError as error:
+                self._report.add_error(error)
+                continue
+            session = self._sessions.get(number)
+            if session is None and number in self._strange:
+                self._follows()
+            elif session is None or row.floor != session.row.first:
+                self._report.add(f"removal {number}", "is not what the session's row says")
+
     def _check_counts(self) -> None:
         """The commit record counts the rows that are there and those that were missed."""
         record = self._record
         for what, said, rows, strange in (
-            ("sessions", record.sessions, self._rows, self._strange),
+            ("sessions", record.sessions, self._rows - self._gone, self._strange),
             ("tenants", record.tenants_made, self._tenant_rows, self._strange_tenants),
         ):
             table = what.removesuffix("s")
@@ -219,6 +246,8 @@ class _Check:
         for number, tenant in self._tenants.items():
             self._check_name(f"tenant {number}", number, tenant.name, None, damaged)
         for number, session in self._sessions.items():
+            if session.row.is_gone:
+                continue
             self._check_name(
                 f"session {number}", number, session.row.tenant, session.origin, damaged
             )
@@ -297,12 +326,16 @@ class _Check:
             except CorruptionError as error:
                 self._report.add_error(error, None if session is None else session.origin)
                 if session is not None and last >= session.following:
+                    # of a void segment nobody asks what was in it
                     session.lose(session.following, last)
                     session.following = last + 1
                     session.segments += 1
                 continue
             self._report.count("segments")
-            if session is None:
+            if session is not None and session.is_void(last):
+                if number not in self._removals:
+                    self._report.add(f"segment {number}/{last}", "was removed", session.origin)
+            elif session is None:
                 self._miss_row(number)
             else:
                 self._check_segment(f"segment {number}/{last}", session, segment)
@@ -511,10 +544,13 @@ class _Check:
             self._hot.append(None)
             self._hot_lost += 1
             return
-        self._hot.append(_digest(value))
+        self._hot.append(VOID_DIGEST if event.flags & _VOID else _digest(value))
         self._report.count("hot_records")
         if session is None:
             self._miss_row(number)
+            return
+        if session.is_void(event.sequence):
+            self._check_void(position, session, event)
             return
         if event.sequence < session.row.sealed:
             return  # its segment was compared with it
@@ -531,6 +567,17 @@ class _Check:
             )
         self._take(session, event)
 
+    def _check_void(self, position: int, session: CheckedSession, event: Record) -> None:
+        """A removed event that is still hot: of an erased session it has no content."""
+        row = session.row
+        number = session.origin.number
+        if event.flags & _VOID:
+            self._report.count("voids")
+            if event.extension or event.payload:
+                self._report.add(f"log {position}", "is void, and has content")
+        elif row.flags & ERASED and number not in self._removals:
+            self._report.add(f"log {position}", "was erased, and has content")
+
     # The chain and the order
 
     def _check_links(self) -> None:
@@ -540,6 +587,7 @@ class _Check:
         last = block_of(record.last_position) if record.last_position else -1
         hot = range(first_hot, last + 1)
         links = [NO_LINK]  # what the chain may be at the end of the block before
+        ends_in_voids = False
         expected = 0
         for block in sorted({*self._blocks, *self._sealed, *self._damaged_blocks, *hot}):
             if block != expected:
@@ -550,16 +598,21 @@ class _Check:
             else:
                 start = (block - first_hot) * BLOCK_POSITIONS
                 digests = self._hot[start : start + BLOCK_POSITIONS]
+            has_voids = VOID_DIGEST in digests
             whole = [digest for digest in digests if digest is not None]
             reached: list[bytes] = []
-            if whole and len(whole) == len(digests):
+            if has_voids:
+                pass  # their checksums are gone, and only both ends are left to join
+            elif whole and len(whole) == len(digests):
                 reached = [_run_links(link, block_first(block), whole) for link in links]
             else:
                 self._follows()
             stored = self._blocks.get(block)
             if stored is None:
                 links = reached
+                ends_in_voids = has_voids and not reached
                 continue
+            ends_in_voids = False
             links = [stored.link]
             if reached and stored.link not in reached:
                 self._report.add(f"order block {block}", "the chain does not lead to its link")
@@ -567,7 +620,7 @@ class _Check:
         if expected <= last:
             links = []
         if not links:
-            self._follows()
+            self._follows(0 if ends_in_voids else 1)
         elif record.link not in links:
             self._report.add("commit record", "the chain does not lead to its link")
 
@@ -588,7 +641,9 @@ class _Check:
                 continue
             number, sequence = stored.columns[place].tolist()
             session = self._sessions.get(number)
-            if number in self._strange or (session is not None and session.has_lost(sequence)):
+            if session is not None and session.is_void(sequence):
+                digests[-1] = VOID_DIGEST
+            elif number in self._strange or (session is not None and session.has_lost(sequence)):
                 self._follows()
             else:
                 self._report.add(
@@ -620,7 +675,7 @@ class _Check:
                 current.add(number)
         for number, session in self._sessions.items():
             row = session.row
-            if not row.sealed or number in current:
+            if not row.sealed or number in current or row.is_gone:
                 continue
             if row.last_position in damaged:
                 self._follows()

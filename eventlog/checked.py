@@ -45,9 +45,16 @@ class CheckedSession:
         self.lost: list[tuple[int, int]] = []
         self.unsure: set[str] = set()  # what the events cannot tell, as some are lost
         self.keyed = self.key_rows = 0
-        self.following = self.messages = self.segments = 0
+        self.following = row.first
+        self.messages = self.segments = 0
+        if row.first:  # what the void events were nobody can tell
+            self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
         self.head = NO_SEQUENCE
         self.last_position = self.last_recorded_us = 0
+
+    def is_void(self, sequence: int) -> bool:
+        """True when that event was removed."""
+        return sequence < self.row.first
 
     def lose(self, first: int, last: int) -> None:
         """Events that cannot be read."""

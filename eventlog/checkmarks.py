@@ -41,6 +41,7 @@ class MarksCheck:
         miss_row: Callable[[int], None],
     ) -> None:
         self.record = CommitRecord()
+        self.removals: Container[int] = ()  # sessions of which something is still to be removed
         self._tables = tables
         self._report = report
         self._tenants = tenants
@@ -131,6 +132,9 @@ class MarksCheck:
         if session is None:
             if rows:
                 self._miss_row(number)
+        elif session.row.is_gone:
+            if rows and number not in self.removals:
+                self._report.add(f"session {number}", "was deleted, and has keys")
         elif rows != session.key_rows:
             self._follow_keys(session)
 
@@ -139,6 +143,8 @@ class MarksCheck:
         for key, value in self._tables.rows("key", prefix):
             try:
                 result = KeyedResult.decode(key, value)
+                if session.is_void(result.first):
+                    continue
                 event = self._event(session, result.first)
                 if event is None or self._mark(event, Extension.KEY_DIGEST) != key[8:]:
                     self._report.add(
@@ -189,6 +195,8 @@ class MarksCheck:
                 self._report.consequences += 1
             else:
                 self._report.add(f"id {hashed.hex()}", "leads to no session")
+            return
+        if session.is_void(place.sequence):
             return
         tenant = self._tenants.get(session.row.tenant_number)
         try:

@@ -10,7 +10,8 @@ Invariants:
        ``SMALL_BYTES``, so that only larger ones have to be added up.
     3. A batch holds at most ``COMMIT_EVENTS_MAX`` events and ``COMMIT_BYTES_MAX`` bytes, unless it
        is a single append; and at most a quarter of that from one session while others wait.
-    4. Every append handed out by ``next_batch`` is given back by ``committed`` or ``failed``
+    4. What removes events stands at the end of its batch: no later append of the session is in it.
+    5. Every append handed out by ``next_batch`` is given back by ``committed`` or ``failed``
        before the next batch.
 """
 
@@ -25,6 +26,7 @@ from eventlog.errors import OverloadedError, StoreClosedError, TurnlogError
 from eventlog.limits import (
     COMMIT_BYTES_MAX,
     COMMIT_EVENTS_MAX,
+    COMMIT_ROLL_UPS_MAX,
     COMMIT_SHARE,
     QUEUE_APPENDS_MAX,
     QUEUE_BYTES_MAX,
@@ -59,6 +61,7 @@ class CommitMachine:
         self.queue: deque[Ack] = deque()
         self.more_events = 0  # beyond one per append
         self.more_bytes = 0  # beyond SMALL_BYTES per append
+        self.removals = 0  # appends that remove events
         self.in_flight: list[Ack] = []
         self.in_flight_since_us = 0
         self.suspect = False
@@ -89,6 +92,7 @@ class CommitMachine:
         count = len(self.queue) + RACE_MAX
         if (
             ack.byte_count > SMALL_BYTES
+            or (ack.terms is not None and ack.terms.removal is not None)
             or self.refusal is not None
             or count >= self.appends_max
             or count * SMALL_BYTES + self.more_bytes >= self.bytes_max
@@ -116,6 +120,7 @@ class CommitMachine:
             )
         self.more_events += ack.event_count - 1
         self.more_bytes += more_bytes
+        self.removals += ack.removal is not None
         queue.append(ack)
 
     def tick(self, now_us: int) -> Step:
@@ -135,7 +140,9 @@ class CommitMachine:
         self.in_flight_since_us = now_us
         self.tidy_us = now_us + TIDY_DELAY_US
         count = len(queue)
-        if (
+        if self.removals:
+            self.in_flight = self._batch_to_removal()
+        elif (
             count + self.more_events <= COMMIT_EVENTS_MAX
             and count * SMALL_BYTES + self.more_bytes <= COMMIT_BYTES_MAX
         ):
@@ -150,6 +157,28 @@ class CommitMachine:
                 [ack.byte_count - SMALL_BYTES for ack in batch if ack.byte_count > SMALL_BYTES]
             )
         return self.in_flight
+
+    def _batch_to_removal(self) -> list[Ack]:
+        """What came before the first removal, and the removals that follow, of other sessions."""
+        taken: list[Ack] = []
+        removed: set[tuple[str, str]] = set()
+        events = byte_count = 0
+        queue = self.queue
+        while queue:
+            ack = queue[0]
+            events += ack.event_count
+            byte_count += ack.byte_count
+            if taken and (events > COMMIT_EVENTS_MAX or byte_count > COMMIT_BYTES_MAX):
+                break
+            if removed and (ack.removal is None or ack.name in removed):
+                break
+            if ack.removal is not None:
+                if len(removed) == COMMIT_ROLL_UPS_MAX:
+                    break
+                removed.add(ack.name)
+            taken.append(queue.popleft())
+        self.removals -= len(removed)
+        return taken
 
     def _fair_batch(self) -> list[Ack]:
         share_events = COMMIT_EVENTS_MAX // COMMIT_SHARE
@@ -207,6 +236,7 @@ class CommitMachine:
         self.queue.extendleft(reversed(batch))
         self.more_events += sum([ack.event_count for ack in batch]) - len(batch)
         self.more_bytes += sum([max(0, ack.byte_count - SMALL_BYTES) for ack in batch])
+        self.removals += sum([ack.removal is not None for ack in batch])
 
     def fits(self, byte_count: int) -> bool:
         """True when the queue is less than half full and takes an append of so many bytes."""
@@ -249,7 +279,7 @@ class CommitMachine:
         """
         self.refusal = error
         waiting = [self.queue.popleft() for _ in range(len(self.queue))]
-        self.more_events = self.more_bytes = 0
+        self.more_events = self.more_bytes = self.removals = 0
         if in_flight:
             waiting = [*self.in_flight, *waiting]
             self.in_flight = []

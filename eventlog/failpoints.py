@@ -30,6 +30,8 @@ NAMES: Final = frozenset(
         "commit.after_commit",  # durable, memory not merged yet
         "commit.before_ack",  # merged, nobody told
         "rollup.after_segment",  # a segment is put, its session row is not
+        "removal.after_row",  # a session's events are void, what is left to remove is noted
+        "removal.after_slice",  # a part of it is removed, the commit record is not put
         "cut.after_drop",  # a hot table is emptied, the commit record is not
         "create.before_rename",  # the new store is whole, under its temporary name
         "create.after_rename",  # it has its name, the parent folder is not synced

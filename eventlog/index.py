@@ -32,12 +32,14 @@ from eventlog.errors import CorruptionError
 from eventlog.keys import U64
 from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX, SNAPSHOT_FREQUENCY
 from eventlog.record import (
+    BASE,
     CHECKSUM_BYTES,
     CONTROL,
     FLAGS_BYTE,
     HEADER_BYTES,
     KIND_BYTE,
     MESSAGE,
+    TOMBSTONE,
     Extension,
     Flag,
     Origin,
@@ -51,6 +53,7 @@ _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a h
 _KEYED: Final = int(Flag.KEYED)
 _NAMED: Final = int(Flag.NAMED)
 _MARKED: Final = _KEYED | _NAMED
+_REMOVAL: Final = (TOMBSTONE, BASE)
 FORGOTTEN_MAX: Final = 2_048  # sessions looked at to forget some, at once
 
 Name = tuple[str, str]
@@ -263,6 +266,12 @@ class LooseIndex:
                 state = None
             if state is None:
                 state = self.adopt(number, row)
+        if value[KIND_BYTE] in _REMOVAL:
+            try:
+                self.remove(state, load_row(number))
+            except CorruptionError as error:
+                self._apply_lost(position, number, value, str(error))
+                return
         loose = state.loose
         following = loose.base + len(loose.positions)
         is_loose = sequence >= loose.base
@@ -332,7 +341,8 @@ class LooseIndex:
         """Put a session into memory."""
         state = SessionState(number, row, self.epoch)
         self.states[number] = state
-        self.names[state.name] = state
+        if not row.is_gone:
+            self.names[state.name] = state
         return state
 
     def append(self, state: SessionState, sequence: int, position: int, value: bytes) -> None:
@@ -422,6 +432,15 @@ class LooseIndex:
             sealed = takewhile(lambda digest: keys[digest].first < row.sealed, keys)
             for digest in list(sealed):
                 del keys[digest]
+
+    def remove(self, state: SessionState, row: SessionRow) -> None:
+        """Take a removal over: events below ``row.first`` are void, the session may be gone."""
+        if row.is_gone:
+            if self.names.get(state.name) is state:
+                del self.names[state.name]
+            state.origin = Origin(state.number, "", "")
+            state.keys = None
+        self.seal(state, row)
 
     def advance_scan(self) -> None:
         """Move ``scan`` to the oldest hot event that is not sealed."""
@@ -514,8 +533,12 @@ class LooseIndex:
                 self.states.move_to_end(number)
 
     def loose_states(self) -> Iterator[SessionState]:
-        """Sessions that have loose events, in no order."""
-        return (state for state in list(self.states.values()) if state.loose.positions)
+        """Sessions that have loose events and are not deleted, in no order."""
+        return (
+            state
+            for state in list(self.states.values())
+            if state.loose.positions and not state.row.is_gone
+        )
 
 
 def extension_of(value: bytes, where: str) -> dict[int, Any]:

@@ -37,6 +37,7 @@ COMMIT_SEALED_BYTES_MAX: Final = 2 * COMMIT_BYTES_MAX  # of records, before they
 COMMIT_CUTS_MAX: Final = 2  # hot tables cut, of 4 blocks each
 STALE_ROWS_MAX: Final = 16_384  # replaced activity rows that may wait for an idle moment
 COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
+COMMIT_REMOVED_MAX: Final = 1_024  # rows deleted or overwritten; each lets the GIL go
 SLICE_US: Final = 300  # µs of Python a background thread runs before it lets the GIL go
 
 # Hot log

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from eventlog.admission import id_digest
 from eventlog.errors import CorruptionError
-from eventlog.index import LooseIndex, Name
+from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.keys import U64
 from eventlog.limits import NAMES_MAX
 from eventlog.record import Record, decode_record, verify_record
@@ -93,6 +93,8 @@ class TransactionLookups:
     def read_event(self, number: int, sequence: int) -> Record | None:
         """See ``admission.Lookups``."""
         state = self._index.states.get(number)
+        if sequence < self._row(number).first:
+            return None
         if state is not None and sequence >= state.loose.base:
             place = sequence - state.loose.base
             if place >= len(state.loose.positions):
@@ -106,6 +108,20 @@ class TransactionLookups:
             verify_record(U64.pack(position), value)
             return decode_record(state.origin, position, value, Record)
         return self._tables.read_event(number, sequence, self._cache)
+
+    def _row(self, number: int) -> SessionRow:
+        state = self._index.states.get(number)
+        if state is not None and state.row_epoch == self._index.epoch:
+            return state.row
+        return self._tables.load_row(number)
+
+    def first(self, state: SessionState) -> int:
+        """See ``admission.Lookups``."""
+        return self._row(state.number).first
+
+    def is_gone(self, number: int) -> bool:
+        """See ``admission.Lookups``."""
+        return self._row(number).is_gone
 
     def secret(self, name: str) -> bytes:
         """See ``admission.Lookups``."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from struct import Struct
+from typing import Final, Generic
 
 import numpy as np
 
 from eventlog.columns import Words
-from eventlog.errors import CorruptionError
+from eventlog.errors import CorruptionError, TrimmedError
 from eventlog.hotlog import HotLog
 from eventlog.index import Loose
 from eventlog.keys import U64
@@ -32,9 +33,10 @@ from eventlog.record import (
     R,
     decode_record,
     verify_record,
+    void_event,
 )
 from eventlog.rows import CommitRecord
-from eventlog.segment import Segment
+from eventlog.segment import Segment, SegmentPrefix
 from eventlog.tables import ReadTables, SegmentCache
 
 
@@ -48,6 +50,7 @@ class SessionView:
         loose: The loose list; its entries below ``loose_stop`` are used.
         loose_stop: How many entries of it belong to this view.
         record: The transaction's commit record.
+        first: First sequence that was not purged.
     """
 
     origin: Origin
@@ -55,6 +58,7 @@ class SessionView:
     loose: Loose
     loose_stop: int
     record: CommitRecord
+    first: int = 0
 
     @property
     def event_count(self) -> int:
@@ -75,10 +79,20 @@ def read_page(
 ) -> tuple[list[R], int]:
     """Events of a session from sequence ``first`` to ``last`` (inclusive), in order.
 
+    Sequence 0 stands for the first event that was not purged.
+
     Returns:
         The events, and the sequence to go on with (``last + 1`` when all is read).
+
+    Raises:
+        TrimmedError: Event ``first`` was purged.
     """
     found: list[R] = []
+    if 0 < first < view.first:
+        raise TrimmedError(
+            f"event {first} of session {view.origin.name!r} was purged", first=view.first
+        )
+    first = max(first, view.first)
     size = 0
     last = min(last, view.event_count - 1)
     sequence = first
@@ -150,7 +164,8 @@ def read_last(
         if value[KIND_BYTE] == kind:
             found.append(decode_record(view.origin, loose.positions[place], value, factory))
     following = view.sealed
-    if len(found) < count and following:
+    start = view.first
+    if len(found) < count and following > start:
         for segment in tables.segments(view.origin.number, following - 1, cache, reverse=True):
             if segment.first_sequence + segment.count != following:
                 break
@@ -160,9 +175,9 @@ def read_last(
                     found.append(segment.make(index, view.origin, factory))
                     if len(found) == count:
                         break
-            if len(found) == count or not following:
+            if len(found) == count or following <= start:
                 break
-        if len(found) < count and following:
+        if len(found) < count and following > start:
             raise CorruptionError(
                 "segment is missing", where=f"session {view.origin.number}/{following - 1}"
             )
@@ -177,11 +192,13 @@ class Window(Generic[R]):
         first: The first position.
         count: How many positions it holds.
         byte_count: About what it takes in memory; 0 for a window of the hot log.
+        has_voids: Whether events of kind ``VOID`` are among them.
     """
 
     def __init__(self, first: int, factory: Factory[R]) -> None:
         self.first = first
         self.byte_count = 0
+        self.has_voids = False
         self._factory = factory
         self._events: list[R] = []  # of the hot log
         self._pieces: list[tuple[Segment, Origin]] = []
@@ -189,11 +206,18 @@ class Window(Generic[R]):
         # look at each of them.
         self._numbers: list[int] = []
         self._indexes: list[int] = []
+        self._voids: dict[int, R] = {}  # by place; of sealed positions
 
     @property
     def count(self) -> int:
         """How many positions it holds."""
         return len(self._events) or len(self._numbers)
+
+    def add_void(self, place: int, origin: Origin, sequence: int) -> None:
+        """Note that nothing is left of the event at a place of a sealed window."""
+        self.has_voids = True
+        position = self.first + place
+        self._voids[place] = void_event(position, origin, sequence, self._factory)
 
     def events(self, start: int, stop: int) -> list[R]:
         """The events from place ``start`` to before ``stop``, places from 0."""
@@ -202,7 +226,15 @@ class Window(Generic[R]):
         factory = self._factory
         pieces = self._pieces
         made: list[R] = []
-        for number, index in zip(self._numbers[start:stop], self._indexes[start:stop], strict=True):
+        for place, number, index in zip(
+            range(start, stop),
+            self._numbers[start:stop],
+            self._indexes[start:stop],
+            strict=True,
+        ):
+            if number < 0:
+                made.append(self._voids[place])
+                continue
             segment, origin = pieces[number]
             made.append(segment.make(index, origin, factory))
         return made
@@ -214,18 +246,20 @@ def read_positions(
     cache: SegmentCache,
     first: int,
     last: int,
-    origin_of: Callable[[ReadTables, int], Origin],
+    place_of: PlaceOf,
     factory: Factory[R],
     *,
     bytes_max: int,
 ) -> Window[R]:
     """Events at positions ``first`` … ``last`` (inclusive, ``last`` at most the last position).
 
+    Those that were removed are there as events of kind ``VOID``.
+
     Stops early at ``bytes_max`` and at the floor; gives at least one event.
     """
     window = Window(first, factory)
     if first < record.floor:
-        _read_sealed(tables, cache, window, min(last, record.floor - 1), origin_of, bytes_max)
+        _read_sealed(tables, cache, window, min(last, record.floor - 1), place_of, bytes_max)
         return window
     found = window._events
     size = 0
@@ -235,14 +269,26 @@ def read_positions(
         position = U64.unpack(key)[0]
         if position != first + len(found):
             break
-        origin = origin_of(tables, WORDS.unpack_from(value, CHECKSUM_BYTES)[0])
-        found.append(decode_record(origin, position, value, factory))
+        number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
+        origin, start = place_of(tables, number)
+        if sequence < start:
+            found.append(void_event(position, origin, sequence, factory))
+            window.has_voids = True
+        else:
+            found.append(decode_record(origin, position, value, factory))
         size += len(value)
         if size >= bytes_max:
             return window
     if len(found) != last - first + 1:
         raise CorruptionError("record is missing", where=f"log {first + len(found)}")
     return window
+
+
+PlaceOf = Callable[[ReadTables, int], tuple[Origin, int]]
+"""By session number: where its events come from, and the first sequence that was not purged."""
+
+_PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
+_NO_SEGMENT: Final = Segment(0, SegmentPrefix(*[0] * 14), b"", b"", b"", [0])
 
 
 class _WindowFull(Exception):
@@ -254,14 +300,14 @@ def _read_sealed(
     cache: SegmentCache,
     window: Window[R],
     last: int,
-    origin_of: Callable[[ReadTables, int], Origin],
+    place_of: PlaceOf,
     bytes_max: int,
 ) -> None:
     """Fill a window with sealed events; fewer than asked for when they would take too much."""
     columns = _order_columns(tables, window.first, last)
     while True:
         try:
-            _fill_window(tables, cache, window, columns, origin_of, bytes_max)
+            _fill_window(tables, cache, window, columns, place_of, bytes_max)
             return
         except _WindowFull:
             columns = columns[: max(1, len(columns) // 2)]
@@ -283,7 +329,7 @@ def _fill_window(
     cache: SegmentCache,
     window: Window[R],
     columns: Words,
-    origin_of: Callable[[ReadTables, int], Origin],
+    place_of: PlaceOf,
     bytes_max: int,
 ) -> None:
     """Group by session, decode each segment once, and put the events back in order."""
@@ -298,11 +344,19 @@ def _fill_window(
     with tables.segment_cursor() as cursor:
         for start, stop in zip(starts[:-1], starts[1:], strict=True):
             number = int(numbers[start])
-            origin = origin_of(tables, number)
+            origin, kept = place_of(tables, number)
             done = start
+            if sequences[start] < kept:
+                done = bisect_left(sequences, kept, start, stop)
+                for place in range(start, done):
+                    window.add_void(places[place], origin, sequences[place])
+                pieces.append((_NO_SEGMENT, origin))
+                counts.append(done - start)
+                if done == stop:
+                    continue
             kept_from = sequences[stop - 1] + 1
             for segment in tables.segments(
-                number, sequences[start], cache, kept_from=kept_from, cursor=cursor
+                number, sequences[done], cache, kept_from=kept_from, cursor=cursor
             ):
                 begin = sequences[done] - segment.first_sequence
                 if begin < 0:
@@ -333,6 +387,8 @@ def _fill_window(
     window._pieces = pieces
     window._numbers = of_places.tolist()
     window._indexes = (columns[:, 1] - firsts[of_places]).tolist()
+    for place in window._voids:
+        window._numbers[place] = -1
     window.byte_count = size
 
 

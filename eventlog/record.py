@@ -51,6 +51,7 @@ BASE: Final = 66  # what the events were that a purge removed
 VARIABLES: Final = 67  # variables were set or deleted
 ROLL_UP: Final = 68  # a roll-up was asked for
 OPTIONS: Final = 69  # the session's own options
+VOID: Final = 70  # what an erased event leaves
 
 _PLACE: Final = Struct("<QQ")
 
@@ -265,6 +266,26 @@ def recorded_of(value: bytes) -> int:
     return int.from_bytes(value[RECORDED_BYTE : RECORDED_BYTE + 8], "little")
 
 
+def void_record(key: bytes, value: bytes) -> bytes:
+    """What an erased record leaves: its place, and where commits and runs begin.
+
+    Args:
+        key: The record's key.
+        value: Its stored bytes.
+    """
+    number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
+    flags = value[FLAGS_BYTE] & _STRUCTURE | _VOID
+    return seal_record(
+        key, HEADER.pack(number, sequence, NO_PARENT, 0, NO_TIME, 0, 0, 0, 0, VOID, 0, flags, 0)
+    )
+
+
+def void_event(position: int, origin: Origin, sequence: int, factory: Factory[R]) -> R:
+    """An event without content, for a position whose event is void."""
+    head = HEADER.pack(position, 0, NO_PARENT, 0, NO_TIME, 0, 0, 0, 0, VOID, 0, _VOID, 0)
+    return factory(origin, sequence, head, b"", b"")
+
+
 def verify_record(key: bytes, value: bytes) -> None:
     """Check length and checksum.
 
@@ -324,6 +345,8 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
     return marks
 
 
+_STRUCTURE: Final = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
+_VOID: Final = int(Flag.VOID)
 _ID: Final = int(Extension.ID)
 _KEY_DIGEST: Final = int(Extension.KEY_DIGEST)
 _CONTENT_DIGEST: Final = int(Extension.CONTENT_DIGEST)

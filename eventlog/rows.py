@@ -173,7 +173,8 @@ def peek_last_position(value: bytes) -> int:
 
 _SESSION: Final = Struct("<QQQQQQQQQQII")
 NO_SEQUENCE: Final = 2**64 - 1
-GONE: Final = 1  # a session row's flag
+GONE: Final = 1  # a session row's flags
+ERASED: Final = 2
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ class SessionRow:
         keys: Idempotency keys in the key table.
         segments: Segments of the session.
         since_roll_up: Messages since the last logical roll-up.
-        flags: ``GONE`` when it was deleted.
+        flags: ``GONE`` when it was deleted, ``ERASED`` when that erases.
         tenant: The tenant's name.
         name: The session's name.
         opening: Facts given at creation, plain data or None.
@@ -268,7 +269,7 @@ class SessionRow:
             or max(row.messages, row.keys, row.segments) > row.sealed
             or not (row.head < row.sealed or row.head == NO_SEQUENCE)
             or not 0 <= row.first <= row.sealed
-            or row.flags & ~GONE
+            or row.flags & ~(GONE | ERASED)
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row

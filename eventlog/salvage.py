@@ -133,6 +133,9 @@ class Salvage(Generic[R]):
 
         def take(tables: ReadTables, number: int) -> None:
             row = tables.load_row(number)
+            if row.is_gone:
+                self._places.pop(number, None)
+                return
             found.append(FoundSession(Origin(number, row.tenant, row.name), row))
 
         def miss(number: int, _: CorruptionError) -> None:
@@ -148,7 +151,7 @@ class Salvage(Generic[R]):
         """Events of a session in order, and stretches of it that are lost."""
         origin = session.origin
         places = self._places.get(origin.number, {})
-        following = 0
+        following = 0 if session.row is None else session.row.first
         error: CorruptionError | None = None  # of the segment before
         last_key = -1
         for key in self._segment_keys(session):

@@ -20,7 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -127,6 +127,7 @@ def seal(
     index: LooseIndex,
     floor: int,
     event_count: int,
+    leaving: Collection[SessionState],
     pause: Callable[[], None],
 ) -> Sealing:
     """Seal what is due, or the oldest when the hot log grows, and cut the sealed front.
@@ -137,13 +138,15 @@ def seal(
         index: The loose index, caught up.
         floor: First position of the hot log.
         event_count: Events that the same commit appends; 0 when nothing waits.
+        leaving: Sessions of which the same commit removes events: they are left alone.
         pause: Lets the GIL go when the slice is used up.
     """
     done = Sealing(floor=floor)
     if index.damaged:
         return done  # the hot log cannot be trusted: move nothing
     try:
-        _collect_all(tables, log, index, done, _share(index, event_count), pause)
+        share = _share(index, event_count)
+        _collect_all(tables, log, index, done, share, leaving, pause)
         for group in _groups(done.runs):
             done.segments += _encode(group)
             pause()
@@ -246,12 +249,15 @@ def _collect_all(
     index: LooseIndex,
     done: Sealing,
     share: _Share,
+    leaving: Collection[SessionState],
     pause: Callable[[], None],
 ) -> None:
     """Note what is to be sealed, until the share is used up."""
     for state in _candidates(index, share, done.popped):
         if not share.is_left:
             break
+        if state in leaving:
+            continue
         try:
             _collect(tables, log, index, state, done, share, pause)
         except CorruptionError as error:
@@ -342,6 +348,8 @@ def _encode(group: list[tuple[SessionRow, Run]]) -> list[tuple[bytes, bytes]]:
 def _complete_rows(done: Sealing) -> None:
     """Note the keys that are sealed now, and the sessions' new places in the activity table."""
     for state, row in done.rows:
+        if row.is_gone:
+            continue
         if state.keys:
             sealed = [
                 (state.number, digest, result)

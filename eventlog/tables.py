@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +35,8 @@ from eventlog.segment import Segment, decode_segment
 
 if TYPE_CHECKING:
     import lmdb
+
+    from eventlog.removal import RemovalRow
 
 TABLES_1: Final = (  # of format version 1
     "commit",  # the commit record, the options
@@ -339,6 +341,54 @@ class WriteTables(ReadTables):
         self.transaction.delete(
             PAIR.pack(tenant_number, U64_MAX - position), db=self.tables["activity"]
         )
+
+    def delete_name(self, tenant: str, session: str) -> None:
+        """Make a name free again."""
+        self.transaction.delete(name_key(tenant, session), db=self.tables["name"])
+
+    def put_removal(self, number: int, row: RemovalRow) -> None:
+        """Note what is still to be removed of a session."""
+        key = U64.pack(number)
+        self.transaction.put(key, row.encode(key), db=self.tables["removal"])
+
+    def delete_removal(self, number: int) -> None:
+        """Nothing is left to be removed of a session."""
+        self.transaction.delete(U64.pack(number), db=self.tables["removal"])
+
+    def delete_rows(
+        self,
+        table: str,
+        prefix: bytes,
+        count: int,
+        pause: Callable[[], None],
+        *,
+        last: bytes | None = None,
+    ) -> int:
+        """Delete rows in key order.
+
+        Args:
+            table: Its name.
+            prefix: What their keys begin with.
+            count: How many at most.
+            pause: Lets the GIL go when the slice is used up.
+            last: The last key to delete; None for no bound.
+
+        Returns:
+            How many more could have been deleted.
+        """
+        cursor = self.transaction.cursor(self.tables[table])
+        try:
+            found = cursor.set_range(prefix)
+            while found and count > 0:
+                key = cursor.key()
+                if not key.startswith(prefix) or (last is not None and key > last):
+                    break
+                found = cursor.delete()
+                count -= 1
+                pause()
+        finally:
+            cursor.close()
+        return count
 
     def add_ids(self, first: int, stop: int, index: LooseIndex) -> None:
         """Make an id run of the callers' ids at positions that are being cut."""

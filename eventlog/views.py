@@ -17,7 +17,14 @@ from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.index import Loose, LooseIndex, Name, SessionState
-from eventlog.reading import SessionView, Window, read_last, read_page, read_positions
+from eventlog.reading import (
+    PlaceOf,
+    SessionView,
+    Window,
+    read_last,
+    read_page,
+    read_positions,
+)
 from eventlog.record import Factory, Origin, R
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.tables import ReadTables, SegmentCache
@@ -58,7 +65,8 @@ class Views:
         self._index = index
         self._cache = cache
         self._catch_up = catch_up
-        self._origins: dict[int, Origin] = {}
+        # Of sessions met by position, and the count of removals for which they are true.
+        self._places: tuple[int, dict[int, tuple[Origin, int]]] = (0, {})
 
     def last_position(self) -> int:
         """The newest committed position, of any process."""
@@ -122,13 +130,15 @@ class Views:
                 if stop and loose.positions[stop - 1] > record.last_position:
                     # Merged since this transaction began, perhaps a part of a batch only.
                     stop = bisect_right(loose.positions, record.last_position, 0, stop)
-                return SessionView(state.origin, row.sealed, loose, stop, record), row, state
+                origin = state.origin
+                return SessionView(origin, row.sealed, loose, stop, record, row.first), row, state
         named = tables.find_session(name)
         if named is None:
             raise _NoSession
         number, row = named
         origin = Origin(number, row.tenant, row.name)
-        return SessionView(origin, row.sealed, Loose(row.sealed), 0, record), row, None
+        view = SessionView(origin, row.sealed, Loose(row.sealed), 0, record, row.first)
+        return view, row, None
 
     @contextmanager
     def session(
@@ -245,19 +255,28 @@ class Views:
                 self._cache,
                 first,
                 last,
-                self._origin,
+                self._place_of(record),
                 factory,
                 bytes_max=bytes_max,
             )
 
-    def _origin(self, tables: ReadTables, number: int) -> Origin:
-        origin = self._origins.get(number)
-        if origin is None:
-            row = tables.load_row(number)
-            if len(self._origins) >= self._index.names_max:
-                self._origins.clear()
-            origin = self._origins[number] = Origin(number, row.tenant, row.name)
-        return origin
+    def _place_of(self, record: CommitRecord) -> PlaceOf:
+        """Where sessions' events come from, as a transaction sees it."""
+        if self._places[0] != record.removals:
+            self._places = (record.removals, {})
+        places = self._places[1]  # of a read that is older by now nobody takes it over
+        names_max = self._index.names_max
+
+        def place_of(tables: ReadTables, number: int) -> tuple[Origin, int]:
+            place = places.get(number)
+            if place is None:
+                row = tables.load_row(number)
+                if len(places) >= names_max:
+                    places.clear()
+                place = places[number] = (Origin(number, row.tenant, row.name), row.first)
+            return place
+
+        return place_of
 
     def newest_sessions(
         self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]

@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 
 from lmdb import Error as LmdbError
 
+from eventlog import removal
 from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Admission, Plan
 from eventlog.commit import CommitMachine, Step
@@ -49,6 +50,7 @@ from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.lookups import TenantSecrets, TransactionLookups
 from eventlog.order import block_first, block_of, encode_block
+from eventlog.removal import Removals
 from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
 from eventlog.seams import CLOCK
@@ -70,6 +72,7 @@ class _Work:
 
     plan: Plan
     sealing: Sealing
+    removals: Removals
     record: CommitRecord
     is_empty: bool
     running: Running | None = None  # the task whose step this was
@@ -119,6 +122,7 @@ class Writer:
         self._vain = 0  # transactions in a row that failed
         self._doubt: _Doubt | None = None
         self._ids_pending = True
+        self._removals_pending = True
         self._thread: threading.Thread | None = None
 
     # Calls from any thread
@@ -421,6 +425,7 @@ class Writer:
         with self._lock:
             machine = self.machine
             self._vain += 1
+            self._removals_pending = True
             machine.overdue = is_overdue(self.index) and not (
                 machine.closing and self._vain >= VAIN_MAX
             )
@@ -467,10 +472,11 @@ class Writer:
         changed = running.task.step(tables, record)
         plan = Plan(record.last_position + 1, record.recorded_us, record.link)
         sealing = Sealing(floor=record.floor)
+        none = Removals()
         if changed is None:
-            return _Work(plan, sealing, record, is_empty=True, running=running)
+            return _Work(plan, sealing, none, record, is_empty=True, running=running)
         written = self._put_record(tables, record, changed)
-        return _Work(plan, sealing, written, is_empty=False, running=running)
+        return _Work(plan, sealing, none, written, is_empty=False, running=running)
 
     def _put_record(
         self, tables: WriteTables, before: CommitRecord, changed: CommitRecord
@@ -500,9 +506,13 @@ class Writer:
                 tables.put_rows([(U64.pack(state.number), state.row) for state in plan.created])
                 tables.put_names([(state.name, state.number) for state in plan.created])
         self.pause()
-        sealing = seal(tables, log, index, record.floor, len(plan.records), self.pause)
+        leaving = {each.state for each in plan.removed}
+        sealing = seal(tables, log, index, record.floor, len(plan.records), leaving, self.pause)
         try:
-            return self._finish(tables, record, plan, lookups, sealing)
+            removals = removal.begin(
+                tables, log, index, plan.removed, plan.recorded_us, plan.stored, self.pause
+            )
+            return self._finish(tables, record, plan, lookups, sealing, removals)
         except BaseException:
             sealing.drop(index)
             raise
@@ -514,29 +524,40 @@ class Writer:
         plan: Plan,
         lookups: TransactionLookups,
         sealing: Sealing,
+        removals: Removals,
     ) -> _Work:
-        """The id runs' share of work, and the commit record."""
+        """The shares of id runs and of removal, and the commit record."""
         merged = 0
         if self._ids_pending or sealing.cuts:
             merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
             self._ids_pending = merged > 0
+        has_removed = False
+        if self._removals_pending and not removals.is_pending and tables.has("removal"):
+            floor = replace(record, floor=sealing.floor)
+            more = removal.go_on(tables, self.index, floor, self.pause)
+            removals.is_pending, has_removed = more.is_pending, more.has_written
+        self._removals_pending = removals.is_pending
         fp("commit.after_puts")
-        is_empty = not (plan.records or sealing.rows or sealing.cuts or sealing.removed or merged)
+        is_empty = not (
+            plan.records or sealing.rows or sealing.cuts or sealing.removed or merged or has_removed
+        )
         if is_empty:
-            return _Work(plan, sealing, record, is_empty=True)
+            return _Work(plan, sealing, removals, record, is_empty=True)
         changed = replace(
             record,
             last_position=plan.last,
             floor=sealing.floor,
             sessions_made=lookups.sessions_made,
             tenants_made=lookups.tenants_made,
-            sessions=record.sessions + len(plan.created),
+            sessions=record.sessions + len(plan.created) - removals.sessions,
+            removals=record.removals + len(plan.removed),
             recorded_us=plan.recorded_us,
             roll_ups=record.roll_ups + len(sealing.segments),
             cuts=record.cuts + sealing.cuts,
             link=plan.link,
         )
-        return _Work(plan, sealing, self._put_record(tables, record, changed), is_empty=False)
+        written = self._put_record(tables, record, changed)
+        return _Work(plan, sealing, removals, written, is_empty=False)
 
     def catch_up(
         self, tables: ReadTables, record: CommitRecord, *, pause: Callable[[], None]
@@ -575,6 +596,7 @@ class Writer:
         if not work.is_empty:
             plan.merge(index, self.pause)
             work.sealing.merge(index)
+            work.removals.merge(index)
             index.transaction = work.record.transaction
         self._vain = 0
         fp("commit.before_ack")
@@ -584,7 +606,7 @@ class Writer:
             # A commit that found nothing to do would find nothing if it came again.
             if work.running is None:
                 self.machine.overdue = not work.is_empty and (
-                    is_overdue(index) or self._ids_pending
+                    is_overdue(index) or self._ids_pending or self._removals_pending
                 )
         if work.running is not None:
             self._step_taken(work.running)

@@ -45,6 +45,7 @@ KINDS = {
     67: "variables",
     68: "roll_up",
     69: "options",
+    70: "void",
 }
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
 

@@ -9,7 +9,7 @@ from engine.drafting import draft_event, draft_message, encode_opening, make_ack
 from eventlog.ack import Ack, Draft, settle
 from eventlog.admission import Admission, Plan
 from eventlog.errors import TurnlogError
-from eventlog.index import LooseIndex, Name
+from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.keys import U64
 from eventlog.record import Record, decode_record
 from eventlog.rows import NO_LINK, SECRET_BYTES, KeyedResult, SessionRow
@@ -30,6 +30,7 @@ class Memory:
         self.keys: dict[tuple[int, bytes], KeyedResult] = {}
         self.ids: dict[bytes, tuple[int, int]] = {}
         self.sealed_events: dict[tuple[int, int], Record] = {}
+        self.gone: set[int] = set()
         self.numbers = 0
         self.calls: list[str] = []
 
@@ -73,6 +74,12 @@ class Memory:
             secret = bytes([byte ^ (number - 1) for byte in SECRET])
             known = self.tenants[name] = (number, secret)
         return known
+
+    def first(self, state: SessionState) -> int:
+        return state.row.first
+
+    def is_gone(self, number: int) -> bool:
+        return number in self.gone
 
     def new_number(self) -> int:
         self.numbers += 1

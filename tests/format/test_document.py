@@ -11,7 +11,7 @@ import pytest
 
 from engine.export import LINE_KEYS, encode_line
 from engine.kinds import APPLICATION, CONTROLS, PUBLIC, ROLES
-from eventlog import idrows, limits, locks, order, place, record, rows, segment
+from eventlog import idrows, limits, locks, order, place, record, removal, rows, segment
 from eventlog.hotlog import HOT_NAMES
 from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.locks import LOCK_FILES
@@ -54,6 +54,7 @@ def names(heading: str, column: int = 1) -> dict[str, int]:
         ("Commit record", rows._COMMIT),
         ("Session row", rows._SESSION),
         ("Keyed result", rows._KEYED),
+        ("Removal", removal._ROW),
         ("Hot record", record.HEADER),
         ("Order blocks", order._PREFIX),
         ("Segments", segment.PREFIX),
@@ -98,6 +99,7 @@ def test_layouts_are_those_of_the_code(heading: str, struct: Struct) -> None:
         ("Commit record", list(rows.CommitRecord.__dataclass_fields__)[:-1]),
         ("Session row", list(rows.SessionRow.__dataclass_fields__)[:12]),
         ("Keyed result", list(rows.KeyedResult.__dataclass_fields__)),
+        ("Removal", list(removal.RemovalRow.__dataclass_fields__)),
         ("Segments", list(segment.SegmentPrefix.__dataclass_fields__)),
     ],
 )

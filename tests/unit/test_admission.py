@@ -460,7 +460,13 @@ def test_ids_that_left_the_hot_log_are_looked_up_all_at_once() -> None:
     assert ledger.memory.calls.count("find_ids") == 1
 
 
-def test_an_id_whose_event_is_gone_stays_taken() -> None:
+def test_an_id_goes_with_its_session_and_stays_without_its_event() -> None:
+    ledger = Ledger()
+    ledger.memory.ids[id_digest(SECRET, "m")] = (9, 0)
+    ledger.memory.gone.add(9)
+    free = named("m")
+    ledger.commit(free)
+    assert free.result().first == 0
     ledger = Ledger()
     ledger.memory.ids[id_digest(SECRET, "m")] = (9, 0)
     ack = named("m")

@@ -1,0 +1,76 @@
+"""Erasure: a session was deleted, and what it held is removed from every live record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventlog.ack import Ack
+from eventlog.errors import FormatVersionError
+from eventlog.log import Log
+from eventlog.place import FORMAT_VERSION
+from eventlog.removal import Reclaim
+from eventlog.seams import CLOCK
+
+REMOVAL_VERSION = 2  # the first format version whose stores can remove events
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReceipt:
+    """What an erasure reached.
+
+    Attributes:
+        tenant: The tenant's name.
+        session: The session's name, which is free again.
+        number: Number of the incarnation that is gone.
+        event_count: Events that it held, its tombstone not counted.
+        position: Position of the tombstone, its last event.
+        is_live: Whether a live record still holds any of it; False.
+        is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
+        backups: What became of copies of the store.
+    """
+
+    tenant: str
+    session: str
+    number: int
+    event_count: int
+    position: int
+    is_live: bool = False
+    is_in_file: bool = True
+    backups: str = "backups and other copies of the store were not touched"
+
+
+def require_removal(log: Log) -> None:
+    """Raise for a store of a format version that cannot remove events."""
+    if log.environment.version < REMOVAL_VERSION:
+        raise FormatVersionError(
+            f"a store of format version {log.environment.version} cannot remove events",
+            found=log.environment.version,
+            supported=FORMAT_VERSION,
+            hint="Upgrade it: turnlog upgrade.",
+        )
+
+
+def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
+    """Wait for a tombstone and remove everything below it.
+
+    Args:
+        log: The log.
+        ack: The ack of the tombstone.
+        timeout: Seconds for all of it; None waits for ever.
+
+    Raises:
+        TimeoutError: Not done in time.
+        TurnlogError: The tombstone was refused; nothing is erased.
+    """
+    end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
+    done = ack.result(timeout)
+    left_s = None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
+    log.writer.run(Reclaim(done.session_number, log.index, log.writer.pause), left_s)
+    log.cache.clear()
+    return ErasureReceipt(
+        tenant=ack.name[0],
+        session=ack.name[1],
+        number=done.session_number,
+        event_count=done.last,
+        position=done.position,
+    )

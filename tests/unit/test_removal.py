@@ -1,0 +1,259 @@
+"""Deleting and erasing sessions, and what readers see of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Store
+from eventlog.errors import SessionGoneError, SessionNotFoundError
+from eventlog.limits import HOT_TABLE_POSITIONS
+
+SECRET = "kanarienvogel-4711"
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def fill(store: Store, positions: int) -> None:
+    """Appends that seal and cut what is before them."""
+    for number in range(positions // 1_024):
+        store.session(f"filler-{number}").append_many([said("x")] * 1_024).result()
+    store.flush()
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+def test_a_deleted_session_is_gone_at_once(store: Store, sealed: bool) -> None:
+    session = store.session("a", title="old")
+    session.append_many([said("1"), said("2")], idempotency_key="k", ids=["i", "j"]).result()
+    if sealed:
+        session.append_many([said("x")] * 30).result()
+        store.flush()
+    store.session("b").append(said("other")).result()
+    before = store.last_position
+    ack = session.delete().result()
+    assert ack.position == before + 1
+    assert not session.exists
+    assert session.info() is None
+    assert session.history() == session.history(5) == []
+    assert list(session.events()) == []
+    assert [info.name for info in store.sessions().sessions] == ["b"]
+    assert [(event.session, event.kind) for event in store.read()] == [
+        ("b", "message"),
+        ("", "tombstone"),
+    ]
+    every = list(store.read(voids=True))
+    assert [event.position for event in every] == list(range(1, store.last_position + 1))
+    assert {event.kind for event in every[: before - 1]} == {"void"}
+    assert every[0].body is None
+    assert store.stats()["sessions"] == 1
+
+
+def test_the_name_and_the_ids_are_free_again(store: Store) -> None:
+    session = store.session("a", title="old", user_id="u")
+    first = session.append(said("1"), idempotency_key="k", id="i").result()
+    session.delete().result()
+    again = store.session("a", title="new").append(said("2"), idempotency_key="k", id="i").result()
+    assert not again.already
+    assert (again.first, again.position) == (0, first.position + 2)
+    assert again.session_number > first.session_number
+    info = session.info()
+    assert info is not None and (info.title, info.user_id) == ("new", None)
+    assert session.history() == [said("2")]
+    store.flush()
+
+
+def test_there_must_be_a_session_to_delete(store: Store) -> None:
+    with pytest.raises(SessionNotFoundError):
+        store.session("a").delete().result()
+    session = store.session("a")
+    session.append(said("1")).result()
+    session.delete().result()
+    with pytest.raises(SessionNotFoundError):
+        session.delete().result()
+
+
+def test_appends_and_deletes_take_their_turns(store: Store) -> None:
+    """Accepted before: in the session that is deleted. Accepted after: in a new one."""
+    session = store.session("a")
+    acks = []
+    for round_ in range(20):
+        acks += [session.append(said(f"{round_}-{place}")) for place in range(3)]
+        acks.append(session.delete())
+    last = session.append(said("last")).result()
+    for ack in acks:
+        ack.result()
+    numbers = [ack.session_number for ack in acks]
+    assert numbers == [1 + place // 4 for place in range(80)]
+    assert [ack.last for ack in acks] == [0, 1, 2, 3] * 20
+    assert (last.session_number, last.first) == (21, 0)
+    assert session.history() == [said("last")]
+
+
+def test_many_sessions_are_deleted_in_few_commits(store: Store) -> None:
+    sessions = [store.session(f"s{number}") for number in range(200)]
+    for ack in [session.append(said("x")) for session in sessions]:
+        ack.result()
+    before = store.health()["commits"]
+    for ack in [session.delete() for session in sessions]:
+        ack.result()
+    assert store.health()["commits"] - before <= 40
+    store.flush()
+    assert store.sessions().sessions == []
+
+
+def test_an_iterator_over_a_deleted_session_ends(store: Store) -> None:
+    session = store.session("a")
+    session.append_many([said(str(place)) for place in range(600)]).result()
+    events = iter(session.events())
+    assert next(events).sequence == 0
+    session.delete().result()
+    assert [event.sequence for event in events] == list(range(1, 256))  # the page it had
+    events = iter(session.events())
+    assert list(events) == []
+    session.append(said("again")).result()
+    reader = iter(session.events())
+    assert next(reader).body == said("again")
+
+
+def test_an_iterator_says_when_the_session_was_made_anew(store: Store) -> None:
+    session = store.session("a")
+    session.append_many([said(str(place)) for place in range(600)]).result()
+    events = iter(session.events())
+    next(events)
+    session.delete().result()
+    session.append_many([said("new")] * 600).result()
+    with pytest.raises(SessionGoneError):
+        list(events)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["hot", "cut"])
+def test_space_is_given_back(checked_store: Callable[..., Store], cut: bool) -> None:
+    store = checked_store(snapshot_frequency=4)
+    session = store.session("a")
+    for number in range(50):
+        session.append_many([said(f"{number} {SECRET}")] * 10, idempotency_key=f"{number}").result()
+    store.flush()
+    if cut:
+        fill(store, 2 * HOT_TABLE_POSITIONS)
+    session.delete().result()
+    store.flush()
+    with store._log.views.transaction() as tables:
+        assert list(tables.rows("removal")) == []
+        assert list(tables.rows("key")) == []
+        number = (1).to_bytes(8, "big")
+        assert len(list(tables.rows("segment", number))) <= 1  # the tombstone
+
+
+def live_bytes(store: Store) -> bytes:
+    with store._log.views.transaction() as tables:
+        found = []
+        for name in tables.tables:
+            for key, value in tables.rows(name):
+                found += [key, value]
+        return b"\n".join(found)
+
+
+@pytest.mark.parametrize("where", ["loose", "sealed", "cut", "mixed"])
+def test_nothing_of_an_erased_session_is_live(
+    checked_store: Callable[..., Store], where: str
+) -> None:
+    store = checked_store(snapshot_frequency=4)
+    acme = store.tenant("acme")
+    session = acme.session(f"call {SECRET}", title=SECRET, user_id=SECRET, metadata={"a": SECRET})
+    for number in range(1 if where == "loose" else 8):
+        session.append(
+            said(f"{number} {SECRET}"),
+            id=f"{SECRET}-{number}",
+            idempotency_key=f"{SECRET}-{number}",
+            metadata={"b": SECRET},
+            run_id=SECRET,
+            turn_id=SECRET,
+        ).result()
+    other = acme.session("other")
+    other.append(said("stays")).result()
+    if where != "loose":
+        store.flush()
+    if where == "cut":
+        fill(store, 2 * HOT_TABLE_POSITIONS)
+    if where == "mixed":
+        session.append(said(SECRET)).result()
+    assert SECRET.encode() in live_bytes(store) or where == "cut"
+    before = store.last_position
+    receipt = session.erase(timeout=60)
+    assert (receipt.tenant, receipt.position) == ("acme", before + 1)
+    assert (receipt.is_live, receipt.is_in_file) == (False, True)
+    assert "backups" in receipt.backups
+    live = live_bytes(store)
+    assert SECRET.encode() not in live
+    assert store.check().ok, store.check().findings
+    assert other.history() == [said("stays")]
+    positions = [event.position for event in store.read(voids=True)]
+    assert positions == list(range(1, store.last_position + 1))
+    again = session.append(said("new")).result()
+    assert again.first == 0
+    fill(store, 2 * HOT_TABLE_POSITIONS)
+    assert store.check().ok, store.check().findings
+
+
+def test_a_follower_reads_through_the_voids(store: Store) -> None:
+    for number in range(10):
+        store.session(f"s{number}").append_many([said(f"{number}")] * 10).result()
+    seen: list[int] = []
+    follower = store.subscribe(after=0)
+
+    def follow() -> None:
+        for event in follower:
+            seen.append(event.position)
+            if event.kind == "message" and event.body == said("end"):
+                return
+
+    for number in range(0, 10, 2):
+        store.session(f"s{number}").erase(timeout=60)
+    thread = threading.Thread(target=follow)
+    thread.start()
+    store.session("s1").append(said("end")).result()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert seen == sorted(seen)
+    assert seen[-1] == store.last_position
+    assert len(seen) == 50 + 5 + 1
+
+
+def test_a_removal_goes_on_after_a_restart(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    store = checked_store(snapshot_frequency=4)
+    session = store.session("a")
+    for _ in range(400):
+        session.append_many([said(SECRET)] * 4).result()
+    store.flush()
+    session.delete().result()
+    store.close()
+    store = checked_store()
+    store.session("b").append(said("x")).result()
+    store.flush()
+    with store._log.views.transaction() as tables:
+        assert list(tables.rows("removal")) == []
+
+
+def test_another_process_sees_it(checked_store: Callable[..., Store], store_path: Path) -> None:
+    """Two indexes over one store: the one that did not delete reads and appends."""
+    from tests.unit.test_store_sessions import __name__ as _  # noqa: F401
+
+    store = checked_store()
+    session = store.session("a")
+    session.append(said("1")).result()
+    store.session("b").append(said("2")).result()
+    with store._log.index.lock:
+        pass
+    session.delete().result()
+    store._log.index.clear()  # as a process that begins to read only now
+    assert [event.kind for event in store.read()] == ["message", "tombstone"]
+    assert not session.exists
+    assert session.append(said("3")).result().first == 0
