@@ -16,6 +16,7 @@ from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import SessionInfo, SessionPage
 from engine.loading import Loader, LoadResult
 from engine.reading import Events, PositionPager, Subscription
+from engine.rebuilding import RebuildReport, rebuild
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
 from eventlog.ack import Ack
@@ -39,6 +40,7 @@ from eventlog.limits import (
     POSITION_MAX,
 )
 from eventlog.log import Log
+from eventlog.rebuild import OnProgress
 from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
@@ -418,6 +420,22 @@ class Store(Tenant):
     def check(self) -> CheckReport:
         """Read everything and report what breaks ``FORMAT.md``; changes nothing."""
         return check_log(self._log)
+
+    def rebuild(self, progress: OnProgress | None = None) -> RebuildReport:
+        """Make everything derived anew from the log; blocks, while appends and reads go on.
+
+        The old tables serve until the new ones are complete. One that was stopped goes on where
+        it was when this is called again.
+
+        Args:
+            progress: Called after each step with a table's name, the sessions that are through
+                for it, and how many there are; on the writer's thread, so keep it short.
+        """
+        return rebuild(self._log, callback(progress, "progress"))
+
+    async def rebuild_async(self) -> RebuildReport:
+        """``rebuild`` on the store's pool."""
+        return await self._on_pool(self.rebuild)
 
     async def check_async(self) -> CheckReport:
         """``check`` on the store's pool."""

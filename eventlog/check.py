@@ -117,7 +117,8 @@ class _Check:
         """Check part by part; ``begin`` ends the transaction and begins another."""
         report = self._report
         try:
-            self._record = self._marks.record = self._tables.commit_record()
+            self._record = self._tables.commit_record()
+            self._marks.begin(self._record)
         except CorruptionError as error:
             report.add_error(error)
             return

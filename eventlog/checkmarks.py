@@ -29,7 +29,7 @@ _MARKED = _KEYED | _NAMED
 
 
 class MarksCheck:
-    """One check's share of this. ``record`` is set before anything else is called."""
+    """One check's share of this. ``begin`` is called before anything else."""
 
     def __init__(
         self,
@@ -54,6 +54,11 @@ class MarksCheck:
         self._ids_found = 0
         self._misled: set[bytes] = set()  # hashes that were reported as leading elsewhere
         self._cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, Lock())
+
+    def begin(self, record: CommitRecord) -> None:
+        """Take the transaction's commit record, which was read by now."""
+        self.record = record
+        self._runs.database = self._tables.tables["id"]
 
     def check_runs(self) -> None:
         """The id runs by themselves."""

@@ -123,7 +123,7 @@ class IdRuns:
     def __init__(
         self, db: lmdb._Database, *, cache_bytes_max: int = FILTER_CACHE_BYTES_MAX
     ) -> None:
-        self._db = db
+        self.database = db
         self._known = IdDirectory()
         self._filters: dict[tuple[int, int, int], _Filter] = {}
         self._filters_bytes = 0
@@ -215,7 +215,7 @@ class IdRuns:
     def check(self, txn: lmdb.Transaction[bytes]) -> Iterator[str]:
         """Read every row; yields one sentence for each fault."""
         try:
-            directory = self._read_directory(txn, txn.get(HEADER_KEY, db=self._db))
+            directory = self._read_directory(txn, txn.get(HEADER_KEY, db=self.database))
             merges = self._merges(txn, directory)
         except CorruptionError as error:
             yield str(error)
@@ -255,7 +255,7 @@ class IdRuns:
             blocks = run.filter_block_of(run.last) + 1 if run.blocks else 0
         missing = []
         for number in range(blocks):
-            if txn.get(filter_key(run.number, number), db=self._db) is None:
+            if txn.get(filter_key(run.number, number), db=self.database) is None:
                 missing.append(number)
                 if len(missing) > MISSING_MAX:
                     break
@@ -270,7 +270,7 @@ class IdRuns:
             yield f"{place_of_run(run.number, f', filter block {missing[0]}')}: is missing" + (
                 f", as are {len(missing) - 1} more" if len(missing) > 1 else ""
             )
-        if txn.get(filter_key(run.number, blocks), db=self._db) is not None:
+        if txn.get(filter_key(run.number, blocks), db=self.database) is not None:
             yield f"{place_of_run(run.number)}: has more filter blocks than its size needs"
 
     def _check_entries(
@@ -332,7 +332,7 @@ class IdRuns:
 
     def _check_keys(self, txn: lmdb.Transaction[bytes], runs: set[int]) -> Iterator[str]:
         sizes = {HEADER_KEY: 1, DIRECTORY_KIND: 9, MERGE_KIND: 2, FILTER_KIND: 13, ENTRIES_KIND: 25}
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             found = cursor.first()
             while found:
                 key = cursor.key()
@@ -403,7 +403,7 @@ class IdRuns:
         after, changes = directory.changed(
             [*left, replace(grown, state=SERVING)], merges=directory.merges - 1
         )
-        txn.delete(merge.key, db=self._db)
+        txn.delete(merge.key, db=self.database)
         self._put(txn, [*changes, *rows])
         self._know(after)
         return cost, after
@@ -465,7 +465,7 @@ class IdRuns:
         run = directory.leaving[-1]
         room = max(1, budget // REMOVAL_BYTES)
         removed = 0
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             for kind in (FILTER_KIND, ENTRIES_KIND):
                 prefix = run_prefix(kind, run.number)
                 found = cursor.set_range(prefix)
@@ -475,14 +475,14 @@ class IdRuns:
                     found = cursor.delete()
                     removed += 1
         after, rows = directory.changed(gone=[run])
-        txn.delete(run.key, db=self._db)
+        txn.delete(run.key, db=self.database)
         self._put(txn, rows)
         self._know(after)
         return max(1, removed) * REMOVAL_BYTES, after
 
     def _directory(self, txn: lmdb.Transaction[bytes]) -> IdDirectory:
         """The directory as the transaction sees it: one read when it is the known one."""
-        header = txn.get(HEADER_KEY, db=self._db)
+        header = txn.get(HEADER_KEY, db=self.database)
         known = self._known
         if header is not None and header == known.header:
             return known
@@ -502,7 +502,7 @@ class IdRuns:
     def _read_directory(self, txn: lmdb.Transaction[bytes], header: bytes | None) -> IdDirectory:
         if header is not None:
             return decode_directory(header, self._rows(txn, DIRECTORY_KIND))
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             if cursor.first():
                 raise CorruptionError("is missing", where="id run directory header")
         return IdDirectory()
@@ -521,7 +521,7 @@ class IdRuns:
         self, txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b""
     ) -> Iterator[Row]:
         """Rows whose keys begin with a prefix, from prefix + start on."""
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             found = cursor.set_range(prefix + start)
             while found:
                 key, value = cursor.item()
@@ -531,7 +531,7 @@ class IdRuns:
                 found = cursor.next()
 
     def _put(self, txn: lmdb.Transaction[bytes], rows: Iterable[Row]) -> None:
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             cursor.putmulti(rows)
 
     def _maybe(
@@ -568,7 +568,7 @@ class IdRuns:
         return kept
 
     def _filter_words(self, txn: lmdb.Transaction[bytes], run: IdRun, number: int) -> Numbers:
-        value = txn.get(filter_key(run.number, number), db=self._db)
+        value = txn.get(filter_key(run.number, number), db=self.database)
         return decode_filter_block(run, number, value)
 
     def _search(
@@ -579,7 +579,7 @@ class IdRuns:
         prefix = run_prefix(ENTRIES_KIND, run.number)
         missing = CorruptionError("an entry block is missing", where=place_of_run(run.number))
         at = 0
-        with txn.cursor(self._db) as cursor:
+        with txn.cursor(self.database) as cursor:
             while at < len(hashes) and hashes[at] <= run.last:
                 if not cursor.set_range(prefix + hashes[at]):
                     raise missing

@@ -507,12 +507,12 @@ class Log:
         with self.views.transaction() as tables:
             record = self.views.current(tables)
             bytes_by_kind: dict[str, int] = {}
-            for name, handle in environment.db.items():
+            for name, handle in tables.tables.items():
                 found = tables.transaction.stat(handle)
                 pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
                 kind = name.partition(".")[0]
                 bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
-            segments = tables.transaction.stat(environment.db["segment"])["entries"]
+            segments = tables.transaction.stat(tables.tables["segment"])["entries"]
         file_bytes = environment.file_bytes()
         used = sum(bytes_by_kind.values())
         return {

@@ -86,7 +86,7 @@ class CommitRecord:
         blobs_made: Blob numbers handed out so far.
         removals: Deletions and purges so far; who sees another number forgets whose events are
             whose.
-        rebuilding: What is being rebuilt, 0 for nothing.
+        roles: Which named database serves as which table (``roles``).
         version: The store's format version; 1 has none of the four before this.
     """
 
@@ -107,7 +107,7 @@ class CommitRecord:
     dictionaries_made: int = 0
     blobs_made: int = 0
     removals: int = 0
-    rebuilding: int = 0
+    roles: int = 0
     version: int = 2
 
     def encode(self) -> bytes:
@@ -130,7 +130,7 @@ class CommitRecord:
         )
         if self.version == 1:
             return protect(COMMIT_KEY, _COMMIT_1.pack(*fields))
-        more = (self.dictionaries_made, self.blobs_made, self.removals, self.rebuilding)
+        more = (self.dictionaries_made, self.blobs_made, self.removals, self.roles)
         return protect(COMMIT_KEY, _COMMIT.pack(*fields, *more))
 
     @classmethod

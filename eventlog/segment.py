@@ -133,6 +133,10 @@ class Segment:
         """Position of the record at an index from 0."""
         return int.from_bytes(self.heads[index * HEAD_BYTES : index * HEAD_BYTES + 8], "little")
 
+    def flags(self, index: int) -> int:
+        """Low byte of the flags of the record at an index from 0."""
+        return self.heads[index * HEAD_BYTES + HEAD_KIND_BYTE + 2]
+
     def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
         """The record at an index from 0."""
         place = index * HEAD_BYTES

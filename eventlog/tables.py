@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from eventlog import roles
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
 from eventlog.idruns import IdRuns
@@ -19,6 +20,7 @@ from eventlog.index import LooseIndex, Name
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.order import OrderBlock, decode_block
 from eventlog.record import Origin, Record
+from eventlog.roles import SPARE
 from eventlog.rows import (
     COMMIT_KEY,
     OPTIONS_KEY,
@@ -67,11 +69,12 @@ def tables_of(version: int) -> tuple[str, ...]:
 
 
 class ReadTables:
-    """Reads within one transaction."""
+    """Reads within one transaction; of derived tables, once its commit record was read."""
 
     def __init__(self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any]) -> None:
         self.transaction = transaction
         self.tables = tables
+        self._databases = tables
 
     def has(self, table: str) -> bool:
         """Whether the store's format version has this table."""
@@ -82,7 +85,14 @@ class ReadTables:
         value = self.transaction.get(COMMIT_KEY, db=self.tables["commit"])
         if value is None:
             raise CorruptionError("is missing", where="commit record")
-        return CommitRecord.decode(value)
+        record = CommitRecord.decode(value)
+        self._take_roles(record)
+        return record
+
+    def _take_roles(self, record: CommitRecord) -> None:
+        """Use the databases that serve in this transaction."""
+        if record.roles:
+            self.tables = roles.serving(record.roles, self._databases)
 
     def options(self) -> bytes:
         """The options stored at creation, encoded."""
@@ -272,17 +282,44 @@ class WriteTables(ReadTables):
     ) -> None:
         super().__init__(transaction, tables)
         self._id_runs = id_runs
+        self._rebuilt: str | None = None
+
+    def _take_roles(self, record: CommitRecord) -> None:
+        super()._take_roles(record)
+        self._rebuilt = roles.rebuilding(record.roles) if record.roles else None
+        if self.has("id"):
+            self._id_runs.database = self.tables["id"]
+
+    def written(self, table: str) -> tuple[str, ...]:
+        """Where rows of a table are written: also to its next generation while that is made."""
+        return (table, SPARE) if table == self._rebuilt else (table,)
 
     def _put_many(self, table: str, items: Sequence[tuple[bytes, bytes]]) -> None:
-        cursor = self.transaction.cursor(self.tables[table])
-        try:
-            cursor.putmulti(items)
-        finally:
-            cursor.close()
+        for each in self.written(table):
+            cursor = self.transaction.cursor(self.tables[each])
+            try:
+                cursor.putmulti(items)
+            finally:
+                cursor.close()
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Put one row."""
+        for each in self.written(table):
+            self.transaction.put(key, value, db=self.tables[each])
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Delete one row, if it is there."""
+        for each in self.written(table):
+            self.transaction.delete(key, db=self.tables[each])
 
     def put_commit_record(self, record: CommitRecord) -> None:
         """Rewrite the commit record."""
         self.transaction.put(COMMIT_KEY, record.encode(), db=self.tables["commit"])
+
+    def put_spare(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Store rows of a table's next generation; keys rising."""
+        if items:
+            self._put_many(SPARE, items)
 
     def put_options(self, encoded: bytes) -> None:
         """Store the options."""
@@ -291,7 +328,7 @@ class WriteTables(ReadTables):
     def put_name(self, tenant: str, session: str, number: int) -> None:
         """Give a number its name."""
         key = name_key(tenant, session)
-        self.transaction.put(key, protect(key, U64.pack(number)), db=self.tables["name"])
+        self.put("name", key, protect(key, U64.pack(number)))
 
     def put_names(self, names: Sequence[tuple[Name, int]]) -> None:
         """Give numbers their names, in key order so that neighbouring pages are met once."""
@@ -338,22 +375,20 @@ class WriteTables(ReadTables):
 
     def remove_activity(self, tenant_number: int, position: int) -> None:
         """Remove a row that a newer one of the same session replaced."""
-        self.transaction.delete(
-            PAIR.pack(tenant_number, U64_MAX - position), db=self.tables["activity"]
-        )
+        self.delete("activity", PAIR.pack(tenant_number, U64_MAX - position))
 
     def delete_name(self, tenant: str, session: str) -> None:
         """Make a name free again."""
-        self.transaction.delete(name_key(tenant, session), db=self.tables["name"])
+        self.delete("name", name_key(tenant, session))
 
     def put_removal(self, number: int, row: RemovalRow) -> None:
         """Note what is still to be removed of a session."""
         key = U64.pack(number)
-        self.transaction.put(key, row.encode(key), db=self.tables["removal"])
+        self.put("removal", key, row.encode(key))
 
     def delete_removal(self, number: int) -> None:
         """Nothing is left to be removed of a session."""
-        self.transaction.delete(U64.pack(number), db=self.tables["removal"])
+        self.delete("removal", U64.pack(number))
 
     def delete_rows(
         self,
@@ -376,18 +411,19 @@ class WriteTables(ReadTables):
         Returns:
             How many more could have been deleted.
         """
-        cursor = self.transaction.cursor(self.tables[table])
-        try:
-            found = cursor.set_range(prefix)
-            while found and count > 0:
-                key = cursor.key()
-                if not key.startswith(prefix) or (last is not None and key > last):
-                    break
-                found = cursor.delete()
-                count -= 1
-                pause()
-        finally:
-            cursor.close()
+        for each in self.written(table):
+            cursor = self.transaction.cursor(self.tables[each])
+            try:
+                found = cursor.set_range(prefix)
+                while found and count > 0:
+                    key = cursor.key()
+                    if not key.startswith(prefix) or (last is not None and key > last):
+                        break
+                    found = cursor.delete()
+                    count -= 1
+                    pause()
+            finally:
+                cursor.close()
         return count
 
     def add_ids(self, first: int, stop: int, index: LooseIndex) -> None:
@@ -399,7 +435,19 @@ class WriteTables(ReadTables):
             if position >= first:
                 entries.append((hashed, number, sequence))
         if entries:
+            self.add_id_run(entries)
+
+    def add_id_run(self, entries: list[tuple[bytes, int, int]], *, only: str | None = None) -> None:
+        """Add a run of callers' ids: hash, session number, sequence.
+
+        Args:
+            entries: What it holds.
+            only: The one table that gets it; the index, and its next generation, when None.
+        """
+        for each in self.written("id") if only is None else (only,):
+            self._id_runs.database = self.tables[each]
             self._id_runs.add_run(self.transaction, entries)
+        self._id_runs.database = self.tables["id"]
 
     def merge_ids(self, budget_bytes: int) -> int:
         """Do a bounded piece of merging of id runs."""

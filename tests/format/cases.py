@@ -440,7 +440,7 @@ CASES = [
             "dictionaries_made": 3,
             "blobs_made": 2**33,
             "removals": 12,
-            "rebuilding": 0,
+            "roles": 0,
             "version": 2,
         },
     ),

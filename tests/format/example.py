@@ -73,7 +73,7 @@ COMMIT: Fields = (
     (8, "dictionaries_made"),
     (8, "blobs_made"),
     (8, "removals"),
-    (8, "rebuilding"),
+    (8, "roles"),
 )
 SESSION: Fields = (
     (8, "checksum"),

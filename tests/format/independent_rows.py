@@ -29,7 +29,7 @@ COMMIT = (
     "last_position floor transaction file_bytes sessions_made tenants_made sessions recorded_us "
     "generation roll_ups cuts fences link previous"
 ).split()
-COMMIT_2 = "dictionaries_made blobs_made removals rebuilding".split()
+COMMIT_2 = "dictionaries_made blobs_made removals roles".split()
 SESSION = (
     "tenant_number created_position created_us sealed messages head last_position "
     "last_recorded_us keys segments since_roll_up flags"

@@ -1,0 +1,325 @@
+"""Rebuild: derived tables are made again from the log, while the old ones serve.
+
+One table at a time is written anew into the spare database, session by session in slices; whoever
+writes to the table meanwhile writes to both. When all sessions are through, the two databases
+change roles in one commit, and the old one is emptied.
+
+Invariants:
+    1. The table that serves is not touched until its next generation is complete.
+    2. How far a rebuild came is in the store: one that was killed goes on from there, also in
+       another process, and whoever writes meanwhile knows of it.
+    3. A step reads at most ``STEP_BYTES_MAX`` of segments beyond the first.
+    4. Nothing of the old table is needed, but for keys of purged events, which no record tells any
+       more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from eventlog import roles
+from eventlog.admission import id_digest
+from eventlog.errors import CorruptionError
+from eventlog.failpoints import fp
+from eventlog.keys import PAIR, U64, U64_MAX, name_key
+from eventlog.limits import COMMIT_BYTES_MAX
+from eventlog.record import CONTROL, Extension, Flag, Origin, Record, decode_extension
+from eventlog.roles import SPARE
+from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow, expose, protect
+from eventlog.segment import SegmentPrefix
+
+if TYPE_CHECKING:
+    from eventlog.rows import CommitRecord
+    from eventlog.segment import Segment
+    from eventlog.tables import ReadTables, SegmentCache, WriteTables
+
+REBUILD_KEY: Final = b"rebuild"
+STEP_BYTES_MAX: Final = COMMIT_BYTES_MAX  # decoded bytes of segments
+STEP_SESSIONS_MAX: Final = 2_048
+_PROGRESS: Final = Struct("<QQQ")
+_MARKED: Final = int(Flag.KEYED | Flag.NAMED)
+
+Rows = list[tuple[bytes, bytes]]
+OnProgress = Callable[[str, int, int], None]
+"""Told after each step: the table, the last session that is through, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a rebuild came.
+
+    Attributes:
+        session: The session that is next.
+        sequence: Its sequence that is next.
+        floor: Callers' ids of events at positions below it are in runs.
+    """
+
+    session: int
+    sequence: int
+    floor: int
+
+    def encode(self) -> bytes:
+        """The row's value."""
+        return protect(REBUILD_KEY, _PROGRESS.pack(self.session, self.sequence, self.floor))
+
+    @classmethod
+    def decode(cls, value: bytes) -> Progress:
+        """Check and decode.
+
+        Raises:
+            CorruptionError: The bytes are not such a row.
+        """
+        rest = expose(REBUILD_KEY, value, "rebuild")
+        if len(rest) != _PROGRESS.size:
+            raise CorruptionError("has another size", where="rebuild")
+        return cls(*_PROGRESS.unpack(rest))
+
+
+class Recount:
+    """The task that makes the counts in session rows anew, from the segments' prefixes.
+
+    With ``keys`` it counts the rows of ``key`` too, which must be right by then.
+
+    Attributes:
+        events: Events that they count.
+        changed: Rows that said something else.
+    """
+
+    role = "session"
+
+    def __init__(
+        self,
+        cache: SegmentCache,
+        pause: Callable[[], None],
+        progress: OnProgress | None = None,
+        *,
+        keys: bool = False,
+    ) -> None:
+        self._keys = keys
+        self.events = 0
+        self.changed = 0
+        self.done = False
+        self._cache = cache
+        self._pause = pause
+        self._progress = progress
+        self._next = 1
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
+        """See ``tasks.Task``."""
+        stop = min(record.sessions_made + 1, self._next + STEP_SESSIONS_MAX)
+        rows: list[tuple[bytes, SessionRow]] = []
+        for number in range(self._next, stop):
+            row = tables.load_row(number)
+            if row.is_gone:
+                continue
+            counted = self._count(tables, number, row)
+            self.events += counted.sealed
+            if counted != row:
+                rows.append((U64.pack(number), counted))
+            self._pause()
+        self._next = stop
+        self.done = stop > record.sessions_made
+        if self._progress is not None:
+            self._progress(self.role, stop - 1, record.sessions_made)
+        if not rows:
+            return None
+        self.changed += len(rows)
+        tables.put_rows(rows)
+        # What memory holds of these rows is wrong, here and elsewhere.
+        return replace(record, generation=record.generation + 1)
+
+    def _count(self, tables: ReadTables, number: int, row: SessionRow) -> SessionRow:
+        counted = row.copy()
+        counted.segments = 0
+        last: tuple[bytes, SegmentPrefix] | None = None
+        for key, value in tables.rows("segment", U64.pack(number)):
+            if PAIR.unpack(key)[1] < row.first:
+                continue  # still to be removed
+            last = key, SegmentPrefix.unpack(key, value)
+            counted.segments += 1
+            self._pause()
+        if self._keys:
+            counted.keys = sum([1 for _ in tables.rows("key", U64.pack(number))])
+        if last is None:
+            return counted
+        key, prefix = last
+        counted.sealed = PAIR.unpack(key)[1] + 1
+        counted.messages = prefix.messages_before + prefix.messages
+        counted.last_position = prefix.last_position
+        counted.last_recorded_us = prefix.last_recorded_us
+        counted.head = self._head(tables, number, row, counted.sealed)
+        return counted
+
+    def _head(self, tables: ReadTables, number: int, row: SessionRow, sealed: int) -> int:
+        """The last sealed public event; where all of them were purged, what the row says."""
+        for segment in tables.segments(number, sealed - 1, self._cache, reverse=True):
+            for place in range(segment.count - 1, -1, -1):
+                if segment.kinds[place] < CONTROL:
+                    return segment.first_sequence + place
+            if segment.first_sequence <= row.first:
+                break
+        return row.head if row.first else NO_SEQUENCE
+
+
+class Rebuild:
+    """The task that makes one table anew.
+
+    Attributes:
+        role: The table.
+        events: Events that were read for it.
+        sessions: Sessions that are through.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        cache: SegmentCache,
+        pause: Callable[[], None],
+        progress: OnProgress | None = None,
+    ) -> None:
+        self.role = role
+        self.events = 0
+        self.sessions = 0
+        self.done = False
+        self._cache = cache
+        self._pause = pause
+        self._progress = progress
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
+        """See ``tasks.Task``."""
+        under_way = roles.rebuilding(record.roles)
+        stored = tables.transaction.get(REBUILD_KEY, db=tables.tables["commit"])
+        if under_way != self.role or stored is None:
+            # None, or one of another table, which another call will have to begin again.
+            tables.transaction.drop(tables.tables[SPARE], delete=False)
+            _put_progress(tables, Progress(1, 0, record.floor))
+            return replace(record, roles=roles.begin(record.roles, self.role))
+        progress = self._go_on(tables, record, Progress.decode(stored))
+        if self._progress is not None:
+            self._progress(self.role, progress.session - 1, record.sessions_made)
+        if progress.session <= record.sessions_made:
+            _put_progress(tables, progress)
+            fp("rebuild.after_slice")
+            return record
+        if self.role == "name":
+            self._name_tenants(tables, record)
+        tables.transaction.delete(REBUILD_KEY, db=tables.tables["commit"])
+        old = tables.tables[self.role]
+        tables.transaction.drop(old, delete=False)
+        fp("rebuild.before_swap")
+        self.done = True
+        return replace(record, roles=roles.swap(record.roles, self.role))
+
+    def _go_on(self, tables: WriteTables, record: CommitRecord, start: Progress) -> Progress:
+        """Write the rows of the next sessions."""
+        number, sequence = start.session, start.sequence
+        rows: Rows = []
+        entries: list[tuple[bytes, int, int]] = []
+        left = STEP_BYTES_MAX
+        last = min(record.sessions_made, number + STEP_SESSIONS_MAX - 1)
+        while number <= last and left > 0:
+            row = tables.load_row(number)
+            if self.role in ("name", "activity"):
+                rows += _rows_of(self.role, number, row)
+            elif not row.is_gone:
+                for segment in self._segments(tables, number, row, sequence):
+                    left -= segment.memory_bytes
+                    self.events += segment.count
+                    sequence = segment.first_sequence + segment.count
+                    self._take(tables, number, row, segment, start.floor, rows, entries)
+                    self._pause()
+                    if left <= 0 and sequence < row.sealed:
+                        break
+                else:
+                    sequence = row.sealed
+                if sequence < row.sealed:
+                    break
+                if self.role == "key":
+                    rows += _purged_keys(tables, number, row)
+            number, sequence = number + 1, 0
+            self.sessions += 1
+            self._pause()
+        tables.put_spare(sorted(rows))
+        if entries:
+            tables.add_id_run(entries, only=SPARE)
+        return Progress(number, sequence, start.floor)
+
+    def _segments(
+        self, tables: ReadTables, number: int, row: SessionRow, sequence: int
+    ) -> Iterator[Segment]:
+        """A session's segments from a sequence on."""
+        first = max(sequence, row.first)
+        if first < row.sealed:
+            yield from tables.segments(number, first, self._cache, kept_from=U64_MAX)
+
+    def _take(
+        self,
+        tables: ReadTables,
+        number: int,
+        row: SessionRow,
+        segment: Segment,
+        floor: int,
+        rows: Rows,
+        entries: list[tuple[bytes, int, int]],
+    ) -> None:
+        """Note the rows that a segment's events make."""
+        origin = Origin(number, row.tenant, row.name)
+        secret = b""
+        for place in range(segment.count):
+            if not segment.flags(place) & _MARKED:
+                continue
+            event = segment.make(place, origin, Record)
+            marks = decode_extension(event.extension, event.flags, event)
+            if self.role == "key" and event.flags & Flag.KEYED:
+                rows.append(_key_row(number, event, marks))
+            elif self.role == "id" and event.flags & Flag.NAMED and event.position < floor:
+                secret = secret or tables.load_tenant(row.tenant_number).secret
+                hashed = id_digest(secret, marks[Extension.ID])
+                entries.append((hashed, number, event.sequence))
+
+    def _name_tenants(self, tables: WriteTables, record: CommitRecord) -> None:
+        rows: Rows = []
+        for number in range(1, record.tenants_made + 1):
+            key = name_key(tables.load_tenant(number).name, "")
+            rows.append((key, protect(key, U64.pack(number))))
+            self._pause()
+        tables.put_spare(sorted(rows))
+
+
+def _put_progress(tables: WriteTables, progress: Progress) -> None:
+    tables.transaction.put(REBUILD_KEY, progress.encode(), db=tables.tables["commit"])
+
+
+def _rows_of(role: str, number: int, row: SessionRow) -> Rows:
+    """The rows of ``name`` or ``activity`` that stand for a session."""
+    if row.is_gone or (role == "activity" and not row.last_position):
+        return []
+    if role == "name":
+        key = name_key(row.tenant, row.name)
+    else:
+        key = PAIR.pack(row.tenant_number, U64_MAX - row.last_position)
+    return [(key, protect(key, U64.pack(number)))]
+
+
+def _key_row(number: int, event: Record, marks: dict[int, object]) -> tuple[bytes, bytes]:
+    digest, content = marks[Extension.KEY_DIGEST], marks[Extension.CONTENT_DIGEST]
+    count = marks[Extension.KEY_COUNT]
+    assert type(digest) is bytes and type(content) is bytes and type(count) is int
+    last = event.sequence + count - 1
+    key = U64.pack(number) + digest
+    result = KeyedResult(content, event.sequence, last, event.position + count - 1)
+    return key, result.encode(key)
+
+
+def _purged_keys(tables: ReadTables, number: int, row: SessionRow) -> Rows:
+    """Rows of keys whose events were purged, from the table that serves."""
+    if not row.first:
+        return []
+    return [
+        (key, value)
+        for key, value in tables.rows("key", U64.pack(number))
+        if KeyedResult.decode(key, value).first < row.first
+    ]
