@@ -10,6 +10,7 @@ from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
 from eventlog.ack import Ack
+from eventlog.backup import BackupReport
 from eventlog.check import CheckReport, Finding
 from eventlog.errors import (
     AppendConflictError,
@@ -39,10 +40,12 @@ from eventlog.errors import (
     TurnlogError,
     UsageError,
 )
+from eventlog.restore import RestoreReport
 
 __all__ = [
     "Ack",
     "AppendConflictError",
+    "BackupReport",
     "BusyError",
     "CheckReport",
     "ConflictError",
@@ -66,6 +69,7 @@ __all__ = [
     "Part",
     "QuotaExceededError",
     "ReadOnlyError",
+    "RestoreReport",
     "Session",
     "SessionGoneError",
     "SessionInfo",

@@ -21,6 +21,8 @@ from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
 from eventlog.ack import Ack
 from eventlog.arguments import callback, flag, folder, items, seconds, whole
+from eventlog.backup import BackupReport
+from eventlog.backup import backup as backup_of
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
@@ -41,6 +43,9 @@ from eventlog.limits import (
 )
 from eventlog.log import Log
 from eventlog.rebuild import OnProgress
+from eventlog.restore import RestoreReport
+from eventlog.restore import restore as restore_store
+from eventlog.staging import Progress
 from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
@@ -440,6 +445,75 @@ class Store(Tenant):
     async def check_async(self) -> CheckReport:
         """``check`` on the store's pool."""
         return await self._on_pool(self.check)
+
+    def backup(
+        self, path: str | Path, *, check: bool = False, progress: Progress | None = None
+    ) -> BackupReport:
+        """Copy the store as it is now; appends and reads go on meanwhile.
+
+        The copy is whole, verified and durable once this returns; before that there is nothing
+        under its name. It is a store like others: open it with ``read_only=True`` to look into it,
+        and make a store that goes on with ``Store.restore``.
+
+        Args:
+            path: Where nothing is yet; its folder exists.
+            check: Read every row of the copy too, not only every page.
+            progress: Called on this thread with the bytes copied and the bytes in all.
+
+        Raises:
+            UsageError: There is something at the path.
+            CorruptionError: The store is damaged.
+            StorageFullError, StoreUnavailableError: The system refused; nothing is left behind.
+        """
+        where = folder(path, "path")
+        flag(check, "check")
+        callback(progress, "progress")
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+        return backup_of(self._log.environment, where, check=check, progress=progress)
+
+    async def backup_async(
+        self, path: str | Path, *, check: bool = False, progress: Progress | None = None
+    ) -> BackupReport:
+        """``backup`` on the store's pool; ``progress`` is called there."""
+        return await self._on_pool(self.backup, path, check=check, progress=progress)
+
+    @staticmethod
+    def restore(
+        backup: str | Path,
+        path: str | Path,
+        *,
+        check: bool = False,
+        allow_network: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreReport:
+        """Make a store from a backup, or from a copy of a store that nobody has open.
+
+        The backup is not trusted and not changed. The new store has an id of its own: whoever
+        kept positions of the store that was backed up finds out whether the new one has them by
+        ``Store.open(path, min_position=...)``.
+
+        Args:
+            backup: Its folder.
+            path: Where nothing is yet; its folder exists.
+            check: Read every row of the new store too, not only every page.
+            allow_network: Make it on a network file system too.
+            progress: Called with the bytes copied and the bytes in all.
+
+        Raises:
+            UsageError: There is something at the path.
+            NotAStoreError, FormatVersionError: The backup is none, or of a newer release.
+            DamagedInputError, CorruptionError: It cannot be trusted, or is damaged.
+            BusyError: A process has it open.
+            StorageFullError, StoreUnavailableError: The system refused; nothing is left behind.
+        """
+        source, target = folder(backup, "backup"), folder(path, "path")
+        flag(check, "check")
+        flag(allow_network, "allow_network")
+        callback(progress, "progress")
+        return restore_store(
+            source, target, check=check, allow_network=allow_network, progress=progress
+        )
 
     def salvage(
         self, tenant: str | None = None, session: str | None = None

@@ -26,21 +26,18 @@ from eventlog.lmdb_errors import error_code, map_error, map_os_error, why_full
 from eventlog.locks import LOCK_FILES, NO_RECORD
 from eventlog.place import (
     LOCK_FILE,
-    MARKER_FILE,
-    creating_path,
-    encode_marker,
     has_marker,
     refuse_network,
     sweep_leftovers,
 )
 from eventlog.raw import DATA_FILE
 from eventlog.seams import CLOCK, FILES, Clock, Files
+from eventlog.staging import make_temporary, write_marker
 
 if TYPE_CHECKING:
     from lmdb import _Database as Database
 
 LMDB_VERSION: Final = 0  # the major version whose file format is ours
-CREATE_ATTEMPTS: Final = 64  # temporary names that somebody may sweep away between two calls
 
 
 def create(
@@ -77,7 +74,7 @@ def create(
             return
         refuse_network(target.parent, files, allow=allow_network)
         sweep_leftovers(target, files, clock)
-        temporary, folder = _make_temporary(target, files)
+        temporary, folder = make_temporary(target, files)
         try:
             _fill(temporary, tables, initialise, marker, map_bytes, files)
             fp("create.before_rename")
@@ -122,26 +119,6 @@ def _is_taken(target: Path, files: Files) -> bool:
     return False
 
 
-def _make_temporary(target: Path, files: Files) -> tuple[Path, int]:
-    """A new folder beside the target, with the lock that tells sweepers that we live."""
-    for _ in range(CREATE_ATTEMPTS):
-        temporary = creating_path(target)
-        try:
-            files.make_folder(temporary)
-            folder = files.open_folder(temporary)
-        except FileNotFoundError:
-            if not files.exists(target.parent):
-                raise
-            continue  # a sweeper was faster than our lock
-        except BaseException:
-            files.remove_folder(temporary)
-            raise
-        if files.try_lock(folder) and files.is_at(folder, temporary):
-            return temporary, folder
-        files.close(folder)
-    raise StoreUnavailableError(f"the temporary folder beside {target} is removed again and again")
-
-
 def _fill(
     temporary: Path,
     tables: tuple[str, ...],
@@ -171,20 +148,8 @@ def _fill(
         in_use = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     finally:
         environment.close()
-    for name in (DATA_FILE, LOCK_FILE):
-        files.set_mode(temporary / name, 0o600)
-    lock_file = files.open_file(temporary / LOCK_FILE, os.O_RDWR)  # nobody has it open any more
-    try:
-        # LMDB maps it as a hole: with a disk full by then, its 62nd reader would die of SIGBUS.
-        files.allocate(lock_file, files.size(lock_file))
-    finally:
-        files.close(lock_file)
-    for name in LOCK_FILES:
-        lock = files.open_file(temporary / name, os.O_RDWR | os.O_CREAT)
-        try:
-            files.write_at(lock, NO_RECORD, 0)  # takes the block that a full disk would not give
-        finally:
-            files.close(lock)
+    files.set_mode(temporary / DATA_FILE, 0o600)
+    fill_lock_files(temporary, files)
     data = files.open_file(temporary / DATA_FILE, os.O_RDWR)
     try:
         if files.size(data) < in_use:
@@ -192,13 +157,25 @@ def _fill(
         files.fsync_file(data)
     finally:
         files.close(data)
-    marker_file = files.open_file(temporary / MARKER_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        files.write_at(marker_file, encode_marker(marker), 0)
-        files.fsync_file(marker_file)
-    finally:
-        files.close(marker_file)
+    write_marker(temporary, marker, files)
     files.fsync_folder(temporary)
+
+
+def fill_lock_files(folder: Path, files: Files) -> None:
+    """Give the lock files of a store that nobody has open the room that they will need."""
+    files.set_mode(folder / LOCK_FILE, 0o600)
+    lock_file = files.open_file(folder / LOCK_FILE, os.O_RDWR)  # nobody has it open any more
+    try:
+        # LMDB maps it as a hole: with a disk full by then, its 62nd reader would die of SIGBUS.
+        files.allocate(lock_file, files.size(lock_file))
+    finally:
+        files.close(lock_file)
+    for name in LOCK_FILES:
+        lock = files.open_file(folder / name, os.O_RDWR | os.O_CREAT)
+        try:
+            files.write_at(lock, NO_RECORD, 0)  # takes the block that a full disk would not give
+        finally:
+            files.close(lock)
 
 
 def _take_place(temporary: Path, target: Path, files: Files) -> None:

@@ -152,6 +152,7 @@ class Environment:
         lock_deadline_ms: int,
         files: Files,
         clock: Clock,
+        private: bool = False,
     ) -> None:
         self.path = path
         self.marker = marker
@@ -167,6 +168,7 @@ class Environment:
         self._tables = tables
         self._decode = decode_commit_record
         self._lock_deadline_ms = lock_deadline_ms
+        self._private = private
         self._files = files
         self._clock = clock
         self._gate = Gate(path)
@@ -193,6 +195,7 @@ class Environment:
         allow_network: bool = False,
         verify: bool = False,
         lock_deadline_ms: int = LOCK_DEADLINE_MS,
+        private: bool = False,
         files: Files = FILES,
         clock: Clock = CLOCK,
     ) -> Environment:
@@ -209,6 +212,7 @@ class Environment:
             verify: Walk every page first.
             lock_deadline_ms: How long to wait for a vacuum or a writer; reading alone waits for
                 no writer.
+            private: Nobody else knows of the folder: read it without lock files.
             files: Calls to the file system.
             clock: Time and waiting.
 
@@ -228,6 +232,7 @@ class Environment:
             lock_deadline_ms=lock_deadline_ms,
             files=files,
             clock=clock,
+            private=private,
         )
         environment._warn(*refuse_network(target, files, allow=allow_network))
         if lmdb.version(subpatch=True, lib_version=LMDB_VERSION)[3] != 1:
@@ -289,6 +294,9 @@ class Environment:
             "clock": self._clock,
             "identity": me,
         }
+        if self._private:
+            assert self.read_only
+            return UseLock.enter(self._folder, writable=False, **options)
         try:
             return UseLock.enter(self._folder, writable=True, **options)
         except OSError as error:
@@ -302,7 +310,7 @@ class Environment:
                 ) from error
             return UseLock.enter(self._folder, writable=False, **options)
 
-    def _held(self) -> AbstractContextManager[None]:
+    def held(self) -> AbstractContextManager[None]:
         """The writer lock, where this process has one."""
         lock = self._writer_lock
         return nullcontext() if lock is None else lock.held(self._lock_deadline_ms, self.stop)
@@ -316,7 +324,7 @@ class Environment:
             read_only=self.read_only,
             is_locked=self._writer_lock is not None,
             map_bytes=self._map_asked,
-            hold=nullcontext if held else self._held,
+            hold=nullcontext if held else self.held,
             warn=self._warn,
         ).open(verify=verify)
         self._lmdb = mapped.environment
@@ -353,7 +361,7 @@ class Environment:
                 self._lmdb.reader_check()
         elif isinstance(error, lmdb.MapResizedError):
             self._gate.leave(read)
-            with nullcontext() if self.read_only else self._held():
+            with nullcontext() if self.read_only else self.held():
                 self._adopt_map()
             self._gate.enter(read)
         else:
@@ -500,7 +508,7 @@ class Environment:
             self._gate.refuse_unusable()
         assert not self._writing, "end the write transaction first"
         # The writer lock first, as in begin_write: two threads never wait for each other.
-        with nullcontext() if self.read_only else self._held(), self._gate.paused(deadline_ms):
+        with nullcontext() if self.read_only else self.held(), self._gate.paused(deadline_ms):
             if self._watch is not None:
                 self._refuse_replaced(self._watch)
             self._open_again(held=not self.read_only)
@@ -572,6 +580,29 @@ class Environment:
     def is_forked(self) -> bool:
         """True in a child that inherited this from its parent by a fork."""
         return self._gate.state is FORKED
+
+    @property
+    def data_file(self) -> raw.DataFile:
+        """The data file as it was opened, for reads of its own; as long as the store is open."""
+        self._gate.refuse_unusable()
+        return raw.DataFile(self._data, str(self.path / DATA_FILE))
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a read had better end: somebody closes, opens or maps the file anew."""
+        return self._gate.state is not OPEN
+
+    def await_reopening(self) -> None:
+        """Wait until whoever needed reads to end is done.
+
+        Raises:
+            StoreClosedError, ForkedStoreError, StoreUnavailableError: Reads do not go on.
+        """
+        read = object()
+        try:
+            self._gate.enter(read)
+        finally:
+            self._gate.leave(read)
 
     def members(self) -> list[ProcessIdentity]:
         """The other processes that have the store open."""

@@ -37,6 +37,9 @@ NAMES: Final = frozenset(
         "cut.after_drop",  # a hot table is emptied, the commit record is not
         "create.before_rename",  # the new store is whole, under its temporary name
         "create.after_rename",  # it has its name, the parent folder is not synced
+        "stage.before_rename",  # a backup or restored store is whole, under its temporary name
+        "stage.after_rename",  # it has its name, the parent folder is not synced
+        "backup.after_copy",  # the data file is copied, there is no marker yet
         "fence.before_commit",  # a suspect store was opened again, its fence is not durable
         "catchup.after_begin",  # a write transaction began, others' commits are not read yet
         "read.after_view",  # a reader took the loose view and has no transaction yet

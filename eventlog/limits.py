@@ -76,6 +76,12 @@ POLL_MIN_MS: Final = 1  # waiting for other processes' commits
 POLL_MAX_MS: Final = 20
 POOL_THREADS: Final = 2  # threads for awaitable reads and large bodies
 
+# Copies of the whole
+COPY_BYTES: Final = 1 * MIB  # read and written at once
+COPY_SYNC_BYTES: Final = 32 * MIB  # synced at once: more would hold up the commits beside it
+COPY_STARTS_MAX: Final = 8  # how often a backup begins again because the store had to be reopened
+REWRITE_BYTES: Final = 4 * MIB  # of rows that one transaction of a vacuum writes
+
 assert COMMIT_EVENTS_MAX <= BATCH_EVENTS_MAX <= QUEUE_APPENDS_MAX
 assert COMMIT_BYTES_MAX <= BODY_BYTES_MAX <= BATCH_BYTES_MAX <= QUEUE_BYTES_MAX
 # Sealing takes more than a commit adds, or the hot log would never come down.
@@ -89,6 +95,7 @@ assert HOT_TABLE_POSITIONS % BLOCK_POSITIONS == 0
 # The hot log never wraps around onto a table that is still in use: pressure stops appends at
 # HOT_PRESSURE targets, and one batch may follow.
 assert HOT_PRESSURE * HOT_EVENTS_TARGET + BATCH_EVENTS_MAX < (HOT_TABLES - 2) * HOT_TABLE_POSITIONS
+assert COPY_SYNC_BYTES % COPY_BYTES == 0
 assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
 assert MAP_BYTES_MIN <= MAP_BYTES <= MAP_BYTES_MAX
 assert LOCK_DEADLINE_MS <= LOCK_DEADLINE_MS_MAX

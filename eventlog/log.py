@@ -175,6 +175,7 @@ class Log:
         allow_network: bool = False,
         lock_deadline_ms: int = LOCK_DEADLINE_MS,
         map_bytes: int = MAP_BYTES,
+        private: bool = False,
     ) -> Log:
         """Open a store, create it when there is none, or share the one that is open already.
 
@@ -187,6 +188,7 @@ class Log:
             allow_network: Accept a network file system.
             lock_deadline_ms: How long a commit waits for another process.
             map_bytes: Address space of the map.
+            private: Nobody else knows of the folder: read it without lock files.
 
         Raises:
             UsageError: An option makes no sense, differs from the stored one, or differs from
@@ -229,6 +231,7 @@ class Log:
                 allow_network=allow_network,
                 verify=verify,
                 lock_deadline_ms=lock_deadline_ms,
+                private=private,
             )
             try:
                 with environment.read() as transaction:

@@ -234,15 +234,15 @@ class DataFile:
     """Reads of an open data file, page by page."""
 
     def __init__(self, descriptor: int, where: str) -> None:
-        self._descriptor = descriptor
-        self._where = where
+        self.descriptor = descriptor
+        self.where = where
 
     def size(self) -> int:
         """Bytes of the file now."""
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self.descriptor).st_size
 
     def _read(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._descriptor, size, offset)
+        data = os.pread(self.descriptor, size, offset)
         if len(data) != size:
             raise _Damage(f"ends at byte {offset + len(data)}, in the middle of what is in use")
         return data
@@ -253,7 +253,7 @@ class DataFile:
         Raises:
             CorruptionError, FormatVersionError, NotAStoreError: As ``refuse_foreign``.
         """
-        head = os.pread(self._descriptor, PAGE_BYTES_MAX + _META_BYTES, 0)
+        head = os.pread(self.descriptor, PAGE_BYTES_MAX + _META_BYTES, 0)
         try:
             first = decode_meta(head[:_META_BYTES], 0) if len(head) >= _META_BYTES else None
         except _Damage:
@@ -266,7 +266,7 @@ class DataFile:
                 second = head[page_bytes : page_bytes + _META_BYTES]
                 if _looks_like_meta(second):
                     raise _Damage("meta page 0 is damaged")
-            refuse_foreign(head, self._where)
+            refuse_foreign(head, self.where)
             decode_meta(head[:_META_BYTES].ljust(_META_BYTES, b"\0"), 0)
             raise _Damage("ends inside its first page")
         tail = head[page_bytes : page_bytes + _META_BYTES]
@@ -358,6 +358,37 @@ class DataFile:
         return self._read(size, number * meta.page_bytes + _HEADER)
 
 
+def pin(file: DataFile, transaction: int) -> tuple[Meta, bytes] | None:
+    """The meta page of a commit, and the first two pages of a copy that holds this commit only.
+
+    In the copy the older meta page names the transaction before and leads to the same pages, since
+    what only that one leads to may be written over while the copy is made.
+
+    Args:
+        file: The data file; a read transaction keeps the pages of the commit.
+        transaction: Its transaction.
+
+    Returns:
+        None when later commits have taken the place of its meta page.
+
+    Raises:
+        CorruptionError, NotAStoreError, FormatVersionError: As ``examine``.
+    """
+    found = [meta for meta in _stable_metas(file, file.where) if meta.transaction == transaction]
+    if not found:
+        return None
+    meta = found[0]
+    page = os.pread(file.descriptor, _META_BYTES, meta.number * meta.page_bytes)
+    if len(page) != _META_BYTES or decode_meta(page, meta.number) != meta:
+        return None
+    fields = _META.unpack_from(page, _HEADER)
+    pages = [b"", b""]
+    for number, named in ((meta.number, transaction), (1 - meta.number, transaction - 1)):
+        header = _PAGE_HEADER.pack(number, 0, _IS_META, 0, 0)
+        pages[number] = (header + _META.pack(*fields[:-1], named)).ljust(meta.page_bytes, b"\0")
+    return meta, b"".join(pages)
+
+
 def _page_sizes() -> list[int]:
     return [PAGE_BYTES_MIN << shift for shift in range(8)]
 
@@ -443,6 +474,18 @@ def examine(
         raise _unreadable(where, error) from error
     finally:
         os.close(descriptor)
+
+
+def glance(file: DataFile, decode: Callable[[bytes], Record]) -> Examination[Record]:
+    """As ``examine``, of an open file, and without ever walking all pages.
+
+    Raises:
+        CorruptionError, NotAStoreError, FormatVersionError, StoreUnavailableError: As ``examine``.
+    """
+    try:
+        return _examine_once_stable(file, decode, file.where)
+    except OSError as error:
+        raise _unreadable(file.where, error) from error
 
 
 def read_metas(path: str | os.PathLike[str]) -> tuple[Meta, Meta]:

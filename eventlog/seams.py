@@ -157,6 +157,17 @@ class Files:
         except OSError:
             pass  # swept when the store is created or opened next
 
+    def remove_file(self, path: Path) -> None:
+        """Remove a file; one that is not there is fine."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def is_file(self, descriptor: int) -> bool:
+        """Whether what is open is a plain file, and not a pipe or a device."""
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or folder another name, atomically."""
         os.rename(source, target)
@@ -198,9 +209,10 @@ class Files:
         return user in (0, os.lstat(path).st_uid)
 
     def read(self, path: Path, bytes_max: int) -> bytes:
-        """The first bytes of a file."""
-        with open(path, "rb") as file:
-            return file.read(bytes_max)
+        """The first bytes of a file; a link is refused, and a pipe is not waited for."""
+        descriptor = self.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            return file.read(bytes_max) or b""
 
     def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
         """Read at most ``size`` bytes; fewer only at the end of the file."""
