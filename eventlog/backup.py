@@ -16,7 +16,8 @@ Invariants:
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +27,9 @@ from eventlog.check import check as check_log
 from eventlog.environment import Environment
 from eventlog.errors import BusyError, CorruptionError
 from eventlog.failpoints import fp
-from eventlog.limits import COPY_STARTS_MAX
+from eventlog.limits import COPY_STARTS_MAX, MAP_BYTES_MIN
 from eventlog.log import Log
-from eventlog.mapping import Mapping
+from eventlog.mapping import Mapped, Mapping
 from eventlog.raw import DATA_FILE
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files
@@ -110,23 +111,19 @@ def backup(
     )
 
 
-def verify_copy(
-    folder: Path,
-    tables: tuple[str, ...],
-    record: CommitRecord | None = None,
-    *,
-    is_locked: bool = False,
-) -> CommitRecord:
-    """Walk every page of a copy, then let LMDB open it.
+@contextmanager
+def opened_copy(
+    folder: Path, tables: tuple[str, ...], *, is_locked: bool = False
+) -> Iterator[Mapped]:
+    """A copy, read-only, after a walk over every page.
 
     Args:
-        folder: Where it is.
+        folder: Where it is; nobody else knows of it.
         tables: Names of its named databases.
-        record: The commit record that it must have.
         is_locked: Let LMDB make its lock file there.
 
     Raises:
-        CorruptionError: It is not whole, or not this commit.
+        CorruptionError: It is not whole.
     """
     mapped = Mapping(
         path=folder,
@@ -134,21 +131,35 @@ def verify_copy(
         decode_commit_record=CommitRecord.decode,
         read_only=True,
         is_locked=is_locked,
-        map_bytes=max(raw.PAGE_BYTES_MAX, (folder / DATA_FILE).stat().st_size),
+        map_bytes=max(MAP_BYTES_MIN, (folder / DATA_FILE).stat().st_size),
         hold=nullcontext,
         warn=_ignore,
     ).open(verify=True)
     try:
-        with mapped.environment.begin() as transaction:
-            found = ReadTables(transaction, mapped.db).commit_record()
+        yield mapped
     finally:
         mapped.environment.close()
-    if record is not None and found != record:
+
+
+def record_of(mapped: Mapped) -> CommitRecord:
+    """The commit record of a copy."""
+    with mapped.environment.begin() as transaction:
+        return ReadTables(transaction, mapped.db).commit_record()
+
+
+def verify_copy(folder: Path, tables: tuple[str, ...], record: CommitRecord) -> None:
+    """Walk every page of a copy, let LMDB open it, and compare the commit record.
+
+    Raises:
+        CorruptionError: It is not whole, or not this commit.
+    """
+    with opened_copy(folder, tables) as mapped:
+        found = record_of(mapped)
+    if found != record:
         raise CorruptionError(
             f"the copy ends at position {found.last_position}, not {record.last_position}",
             where=str(folder / DATA_FILE),
         )
-    return found
 
 
 def check_copy(folder: Path) -> None:

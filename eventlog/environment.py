@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,8 @@ import lmdb
 from eventlog import raw, survival
 from eventlog.creation import LMDB_VERSION
 from eventlog.errors import (
+    BusyError,
+    FormatVersionError,
     NotAStoreError,
     ReadOnlyError,
     StoreUnavailableError,
@@ -145,7 +147,7 @@ class Environment:
         self,
         path: Path,
         *,
-        tables: tuple[str, ...],
+        tables: Callable[[int], tuple[str, ...]],
         decode_commit_record: Callable[[bytes], CommitRecordLike],
         read_only: bool,
         marker: dict[str, Any],
@@ -165,7 +167,8 @@ class Environment:
         self.is_replaced = False
         self.stop = threading.Event()
         self._where = str(path)
-        self._tables = tables
+        self._tables_of = tables
+        self._tables = tables(self.version)
         self._decode = decode_commit_record
         self._lock_deadline_ms = lock_deadline_ms
         self._private = private
@@ -225,7 +228,7 @@ class Environment:
         marker = read_marker(target, files)
         environment = cls(
             target,
-            tables=tables(marker["version"]),
+            tables=tables,
             decode_commit_record=decode_commit_record,
             read_only=read_only,
             marker=marker,
@@ -268,6 +271,7 @@ class Environment:
             )
             undo.callback(files.close, self._data)
             self._refuse_second()
+            self._find_version()
             self._map_asked = map_bytes
             self._open_lmdb(verify=verify)
             undo.callback(lambda: self._lmdb.close())
@@ -281,10 +285,36 @@ class Environment:
         """LMDB would refuse too, but not before its lock file was looked at."""
         for other in survival.living():
             if not other.is_forked and os.path.sameopenfile(other._data, self._data):
-                raise StoreUnavailableError(
+                raise BusyError(
                     f"{self.path} is already open in this process",
-                    hint="Share the store that is open.",
+                    owner="this process",
+                    hint="Share the store that is open, or close it first.",
                 )
+
+    def _find_version(self) -> None:
+        """The format version: the data tells it, the marker what a release must know to go in.
+
+        The marker is read again, since an upgrade may have kept this process waiting outside.
+        """
+        self.marker = read_marker(self.path, self._files)
+        record = raw.glance(
+            raw.DataFile(self._data, str(self.path / DATA_FILE)), self._decode
+        ).record
+        marked = self.marker["version"]
+        self.version = getattr(record, "version", marked)
+        if self.version > marked:
+            raise FormatVersionError(
+                f"{self.path} has rows of format version {self.version}, and its marker names "
+                f"{marked}",
+                found=self.version,
+                supported=marked,
+                hint="Put the marker of this store back, or let `turnlog upgrade` write it.",
+            )
+        if self.version < marked:
+            self._warn(
+                f"an upgrade to format version {marked} was broken off; `turnlog upgrade` goes on"
+            )
+        self._tables = self._tables_of(self.version)
 
     def _go_in(self, me: ProcessIdentity) -> UseLock:
         """Take the use lock; where it cannot be written, reading without locks is left."""
@@ -623,6 +653,17 @@ class Environment:
             yield
         finally:
             self._use_lock.shared()
+
+    def wipe_locks(self) -> None:
+        """Let the lock files tell of nobody any more; in the body of ``alone``."""
+        assert self._writer_lock is not None
+        self._use_lock.wipe()
+        self._writer_lock.wipe()
+
+    def create_tables(self, txn: WriteTransaction, names: Iterable[str]) -> dict[str, Database]:
+        """Make named databases in an open write transaction."""
+        with mapped_errors(self._where):
+            return {name: self._lmdb.open_db(name.encode(), txn=txn) for name in names}
 
     def reader_check(self) -> int:
         """Free the reader slots of processes that died; how many."""

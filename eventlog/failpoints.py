@@ -40,6 +40,8 @@ NAMES: Final = frozenset(
         "stage.before_rename",  # a backup or restored store is whole, under its temporary name
         "stage.after_rename",  # it has its name, the parent folder is not synced
         "backup.after_copy",  # the data file is copied, there is no marker yet
+        "vacuum.before_rename",  # the new data file is whole, the store has the old one
+        "vacuum.after_rename",  # it has the new one, the rename is not durable
         "fence.before_commit",  # a suspect store was opened again, its fence is not durable
         "catchup.after_begin",  # a write transaction began, others' commits are not read yet
         "read.after_view",  # a reader took the loose view and has no transaction yet

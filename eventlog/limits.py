@@ -72,6 +72,7 @@ TABLES_MAX: Final = 64  # named databases
 LOCK_DEADLINE_MS: Final = 30_000  # wait for another process's writer lock
 LOCK_DEADLINE_MS_MAX: Final = 2**31 - 1  # 24 days: as good as for ever
 CLOSE_DEADLINE_MS: Final = 30_000
+ALONE_DEADLINE_MS: Final = 1_000  # wait for others to go out: those that stay in stay for long
 POLL_MIN_MS: Final = 1  # waiting for other processes' commits
 POLL_MAX_MS: Final = 20
 POOL_THREADS: Final = 2  # threads for awaitable reads and large bodies

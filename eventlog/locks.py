@@ -242,6 +242,10 @@ class WriterLock:
         """Who wrote the owner record last; it may have let the lock go since."""
         return decode_owner(self._files.peek(self._writer, RECORD_BYTES))
 
+    def wipe(self) -> None:
+        """Leave no record behind of who wrote; nobody has the lock."""
+        self._files.write_at(self._writer, NO_RECORD, 0)
+
     def close(self) -> None:
         """Close both files, which gives back what is held, except in a forked child."""
         for descriptor in (self._turnstile, self._writer):
@@ -386,6 +390,14 @@ class UseLock:
         with self._guard(_Poll(self._clock, LOCK_DEADLINE_MS, None)):
             shared = self._files.try_lock(self._descriptor, exclusive=False)
             assert shared, "this process was alone in"
+
+    def wipe(self) -> None:
+        """Leave no record of others behind; only after ``exclusive``."""
+        assert self._descriptor is not None and self._slot is not None
+        slots = -(-self._files.size(self._descriptor) // RECORD_BYTES)
+        records = [NO_RECORD] * max(slots, self._slot + 1)
+        records[self._slot] = self._record
+        self._files.write_at(self._descriptor, b"".join(records), 0)
 
     def leave(self) -> None:
         """Clear this process's slot and go out; not in a forked child."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eventlog import raw
-from eventlog.backup import check_copy, verify_copy
+from eventlog.backup import check_copy, opened_copy, record_of
 from eventlog.creation import fill_lock_files
 from eventlog.errors import BusyError, DamagedInputError, NotAStoreError, StorageFullError
 from eventlog.limits import POSITION_MAX
@@ -35,7 +35,7 @@ from eventlog.raw import DATA_FILE
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files, random_bytes
 from eventlog.staging import Progress, copy_bytes, staged, write_marker
-from eventlog.tables import TABLES
+from eventlog.tables import tables_of
 
 _STORE_ID: Final = re.compile("[0-9a-f]{32}")
 _LINK_CODES: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO)  # also of a socket
@@ -105,10 +105,12 @@ def restore(
         staged(target, files, clock) as new,
     ):
         refuse_network(target.parent, files, allow=allow_network)
-        raw.glance(raw.DataFile(data, str(source / DATA_FILE)), CommitRecord.decode)
+        where = str(source / DATA_FILE)
+        version = raw.glance(raw.DataFile(data, where), CommitRecord.decode).record.version
         _copy(data, new, source, files, progress)
-        record = verify_copy(new, TABLES, is_locked=True)
-        facts = _new_identity(marker, record.last_position, clock.wall_us())
+        with opened_copy(new, tables_of(version), is_locked=True) as mapped:
+            record = record_of(mapped)
+        facts = _new_identity(marker, record, clock.wall_us())
         write_marker(new, facts, files)
         if check:
             check_copy(new)
@@ -126,7 +128,7 @@ def restore(
     )
 
 
-def _new_identity(marker: dict[str, Any], position: int, now_us: int) -> dict[str, Any]:
+def _new_identity(marker: dict[str, Any], record: CommitRecord, now_us: int) -> dict[str, Any]:
     """The marker of the new store; nothing but what is known here comes from the backup's."""
     before, epoch = marker.get("store_id"), marker.get("epoch", 0)
     if type(before) is not str or not _STORE_ID.fullmatch(before):
@@ -134,11 +136,11 @@ def _new_identity(marker: dict[str, Any], position: int, now_us: int) -> dict[st
     if type(epoch) is not int or not 0 <= epoch < POSITION_MAX:
         epoch = 0
     return {
-        "version": marker["version"],
+        "version": record.version,  # the marker's may be that of an upgrade that was broken off
         "store_id": random_bytes(16).hex(),
         "epoch": epoch + 1,
         "restored_from": before,
-        "restored_position": position,
+        "restored_position": record.last_position,
         "restored_us": now_us,
     }
 
