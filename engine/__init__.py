@@ -41,6 +41,8 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.restore import RestoreReport
+from eventlog.upgrade import UpgradeReport
+from eventlog.vacuum import VacuumReport
 
 __all__ = [
     "Ack",
@@ -84,5 +86,7 @@ __all__ = [
     "Tenant",
     "TrimmedError",
     "TurnlogError",
+    "UpgradeReport",
     "UsageError",
+    "VacuumReport",
 ]

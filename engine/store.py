@@ -25,6 +25,7 @@ from eventlog.backup import BackupReport
 from eventlog.backup import backup as backup_of
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
+from eventlog.configuring import UNCHANGED, Unchanged
 from eventlog.errors import (
     CorruptionError,
     OverloadedError,
@@ -46,6 +47,10 @@ from eventlog.rebuild import OnProgress
 from eventlog.restore import RestoreReport
 from eventlog.restore import restore as restore_store
 from eventlog.staging import Progress
+from eventlog.upgrade import UpgradeReport
+from eventlog.upgrade import upgrade as upgrade_store
+from eventlog.vacuum import VacuumReport
+from eventlog.vacuum import vacuum as vacuum_store
 from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
@@ -227,7 +232,7 @@ class Store(Tenant):
             min_position: A position that was acknowledged; a store that ends before it was rolled
                 back.
             snapshot_frequency: Loose events that make a session due for its roll-up; stored at
-                creation, as are the next two. Default 25.
+                creation, as are the next two, and changed by ``configure``. Default 25.
             max_messages: Kept for a later release; anything but None is refused.
             quota_bytes: Bytes of pages from which appends are refused.
             on_rejected: Called, on the store's pool, for each append that was refused after it was
@@ -513,6 +518,107 @@ class Store(Tenant):
         callback(progress, "progress")
         return restore_store(
             source, target, check=check, allow_network=allow_network, progress=progress
+        )
+
+    @staticmethod
+    def vacuum(path: str | Path, *, progress: Progress | None = None) -> VacuumReport:
+        """Rewrite the data file of a store that no process has open, this one neither.
+
+        Free pages go back to the file system, and what was erased is in the file no more. Costs
+        the space of a second data file beside the store while it works. Killed, it leaves the
+        store as it was or rewritten.
+
+        Args:
+            path: The store.
+            progress: Called on this thread with the bytes done and the bytes in all.
+
+        Raises:
+            BusyError: The store is open; names by whom.
+            StorageFullError: There is no room beside it.
+            CorruptionError: It is damaged; nothing was changed.
+            NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.
+        """
+        callback(progress, "progress")
+        return vacuum_store(folder(path, "path"), progress=progress)
+
+    @staticmethod
+    def upgrade(
+        path: str | Path,
+        *,
+        backup: str | Path | None = None,
+        without_backup: bool = False,
+        progress: Progress | None = None,
+    ) -> UpgradeReport:
+        """Bring a store that no process has open to this release's format version.
+
+        Older releases cannot open it after that. When it is of this version, nothing is done.
+        Killed, it leaves a store that opens, and upgrading it again goes on.
+
+        Args:
+            path: The store.
+            backup: Where it is backed up before; None for a new name beside it.
+            without_backup: Make no backup.
+            progress: Called on this thread with the bytes backed up and the bytes in all.
+
+        Raises:
+            BusyError: The store is open; names by whom.
+            UsageError: There is something at the backup's path.
+            CorruptionError: It is damaged; nothing was changed.
+            NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.
+        """
+        where = folder(path, "path")
+        place = None if backup is None else folder(backup, "backup")
+        flag(without_backup, "without_backup")
+        callback(progress, "progress")
+        if without_backup and place is not None:
+            raise UsageError("backup= and without_backup=True contradict each other")
+        return upgrade_store(where, backup=place, without_backup=without_backup, progress=progress)
+
+    def configure(
+        self,
+        *,
+        snapshot_frequency: int | Unchanged = UNCHANGED,
+        max_messages: int | Unchanged | None = UNCHANGED,
+        quota_bytes: int | Unchanged | None = UNCHANGED,
+    ) -> dict[str, Any]:
+        """Change options that are stored in the store, and tell all of them.
+
+        Other processes that have it open follow with the next commit that they see.
+
+        Args:
+            snapshot_frequency: See ``open``.
+            max_messages: See ``open``.
+            quota_bytes: See ``open``; None for no quota.
+
+        Raises:
+            UsageError: A value makes no sense; nothing was changed.
+            ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
+        """
+        given = {
+            "snapshot_frequency": snapshot_frequency,
+            "max_messages": max_messages,
+            "quota_bytes": quota_bytes,
+        }
+        changes = {name: value for name, value in given.items() if value is not UNCHANGED}
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+        if changes:
+            self._log.configure(changes)
+        return self._log.stored_options()
+
+    async def configure_async(
+        self,
+        *,
+        snapshot_frequency: int | Unchanged = UNCHANGED,
+        max_messages: int | Unchanged | None = UNCHANGED,
+        quota_bytes: int | Unchanged | None = UNCHANGED,
+    ) -> dict[str, Any]:
+        """``configure`` on the store's pool."""
+        return await self._on_pool(
+            self.configure,
+            snapshot_frequency=snapshot_frequency,
+            max_messages=max_messages,
+            quota_bytes=quota_bytes,
         )
 
     def salvage(

@@ -29,7 +29,6 @@ from eventlog import raw, survival
 from eventlog.creation import LMDB_VERSION
 from eventlog.errors import (
     BusyError,
-    FormatVersionError,
     NotAStoreError,
     ReadOnlyError,
     StoreUnavailableError,
@@ -302,17 +301,10 @@ class Environment:
         ).record
         marked = self.marker["version"]
         self.version = getattr(record, "version", marked)
-        if self.version > marked:
-            raise FormatVersionError(
-                f"{self.path} has rows of format version {self.version}, and its marker names "
-                f"{marked}",
-                found=self.version,
-                supported=marked,
-                hint="Put the marker of this store back, or let `turnlog upgrade` write it.",
-            )
-        if self.version < marked:
+        if self.version != marked:
             self._warn(
-                f"an upgrade to format version {marked} was broken off; `turnlog upgrade` goes on"
+                f"its rows are of format version {self.version}, and its marker names {marked}: an "
+                "upgrade was broken off; `turnlog upgrade` goes on with it"
             )
         self._tables = self._tables_of(self.version)
 

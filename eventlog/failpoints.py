@@ -42,6 +42,8 @@ NAMES: Final = frozenset(
         "backup.after_copy",  # the data file is copied, there is no marker yet
         "vacuum.before_rename",  # the new data file is whole, the store has the old one
         "vacuum.after_rename",  # it has the new one, the rename is not durable
+        "upgrade.after_marker",  # the marker names the new version, the rows are of the old one
+        "upgrade.after_commit",  # both are of the new one
         "fence.before_commit",  # a suspect store was opened again, its fence is not durable
         "catchup.after_begin",  # a write transaction began, others' commits are not read yet
         "read.after_view",  # a reader took the loose view and has no transaction yet

@@ -5,7 +5,8 @@ environment, one loose index, one writer thread.
 
 Invariants:
     1. Opening writes nothing and repairs nothing.
-    2. Options that change what is written are stored at creation; another value later is refused.
+    2. Options that change what is written are stored at creation and changed by ``configure``
+       alone; another value at an opening is refused.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from eventlog.ack import Ack, wake
 from eventlog.arguments import flag, whole
 from eventlog.body import decode_body, encode_plain
+from eventlog.configuring import Configure
 from eventlog.creation import create
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
@@ -62,7 +64,7 @@ QUOTA_BYTES_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Options:
-    """Options that change what is written; stored at creation.
+    """Options that change what is written; stored at creation, changed by ``configure``.
 
     Attributes:
         snapshot_frequency: Loose events that make a session due for its roll-up.
@@ -154,6 +156,7 @@ class Log:
         )
         self.writer.on_commit = self.announce
         self.writer.on_refused = self._refused
+        self.writer.on_generation = self._reload
         self.users = 1
         self._changed = threading.Condition()
         self._futures: list[asyncio.Future[None]] = []
@@ -235,8 +238,11 @@ class Log:
             )
             try:
                 with environment.read() as transaction:
-                    stored = ReadTables(transaction, environment.db).options()
+                    tables = ReadTables(transaction, environment.db)
+                    stored = tables.options()
+                    generation = tables.commit_record().generation
                 log = cls(environment, Options.decode(stored), lock_deadline_ms)
+                log.writer.generation = generation
                 log._check_wanted(wanted)
                 log.key = identity(path)
                 log.per_open = per_open
@@ -303,9 +309,38 @@ class Log:
         for name, value in wanted.items():
             if stored[name] != value:
                 raise UsageError(
-                    f"the store was created with {name}={stored[name]!r}, not {value!r}",
-                    hint="Leave the option out; it was fixed when the store was created.",
+                    f"the store has {name}={stored[name]!r}, not {value!r}",
+                    hint="Leave the option out, or change it with `configure`.",
                 )
+
+    def configure(self, changes: dict[str, Any]) -> None:
+        """Change stored options, of every process that has the store open; blocks.
+
+        Raises:
+            UsageError: A value makes no sense.
+            ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
+        """
+
+        def change(stored: bytes) -> bytes:
+            wanted = replace(Options.decode(stored), **changes)
+            wanted.check()
+            return encode_plain(asdict(wanted))
+
+        replace(self.options, **changes).check()
+        self.writer.run(Configure(change))
+
+    def stored_options(self) -> dict[str, Any]:
+        """The stored options as they are now, also when another process changed them."""
+        with self.views.transaction() as tables:
+            self.views.current(tables)
+        return asdict(self.options)
+
+    def _reload(self, tables: ReadTables) -> None:
+        """Somebody changed the options."""
+        options = self.options = Options.decode(tables.options())
+        self.index.frequency = options.snapshot_frequency
+        self.writer.quota_bytes = options.quota_bytes
+        self.writer.over_quota = None
 
     @property
     def read_only(self) -> bool:

@@ -99,6 +99,17 @@ def staged(target: Path, files: Files = FILES, clock: Clock = CLOCK) -> Iterator
 
 
 @contextmanager
+def scratch(beside: Path, files: Files) -> Iterator[Path]:
+    """A private folder beside a store, from which files go into it; gone after the ``with``."""
+    temporary, folder = make_temporary(beside, files)
+    try:
+        yield temporary
+    finally:
+        files.close(folder)
+        files.remove_folder(temporary)
+
+
+@contextmanager
 def told_of(target: Path, files: Files) -> Iterator[None]:
     """Raise the errors of the operating system as ours, with words for who makes ``target``."""
     try:

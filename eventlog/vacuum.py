@@ -48,7 +48,7 @@ from eventlog.place import LOCK_FILE
 from eventlog.raw import COMMIT_KEY, COMMIT_TABLE, DATA_FILE
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files
-from eventlog.staging import Progress, make_temporary
+from eventlog.staging import Progress, scratch
 from eventlog.tables import tables_of
 
 Transform = Callable[[str, bytes, bytes], bytes | None]
@@ -154,7 +154,7 @@ def vacuum(
         with environment.read() as source:
             used = environment.used_bytes(source)
             _refuse_full(environment.path, used, files)
-            with _scratch(environment.path, files) as folder:
+            with scratch(environment.path, files) as folder:
                 rewrite = _Rewrite(environment, source, folder, transform, files)
                 count = _Count(2 * used, progress, clock)
                 sums = rewrite.fill(count)
@@ -207,17 +207,6 @@ def _told(path: Path, files: Files) -> Iterator[None]:
         raise map_os_error(
             error.errno or 0, f"{path} cannot be vacuumed: {error.strerror or error}"
         ) from error
-
-
-@contextmanager
-def _scratch(path: Path, files: Files) -> Iterator[Path]:
-    """A private folder beside the store; gone after the ``with``."""
-    temporary, folder = make_temporary(path, files)
-    try:
-        yield temporary
-    finally:
-        files.close(folder)
-        files.remove_folder(temporary)
 
 
 class _Rewrite:

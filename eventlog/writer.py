@@ -108,6 +108,8 @@ class Writer:
         self.over_quota: str | None = None  # why appends were refused the last time
         self.on_refused: Callable[[list[tuple[Ack, TurnlogError]]], None] | None = None
         self.on_commit: Callable[[], None] = nothing
+        self.generation = 0  # the commit record's, of which the options are known
+        self.on_generation: Callable[[ReadTables], None] = _forget
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
@@ -564,6 +566,9 @@ class Writer:
     ) -> None:
         """Bring the loose index up to what a transaction sees."""
         index = self.index
+        if record.generation > self.generation:
+            self.on_generation(tables)
+            self.generation = record.generation
         with index.lock:  # a reader may be in the middle of following the same commit
             if index.transaction == record.transaction:
                 return
@@ -598,6 +603,9 @@ class Writer:
             work.sealing.merge(index)
             work.removals.merge(index)
             index.transaction = work.record.transaction
+            if work.record.generation != index.generation:  # of a task that changed the rules
+                with index.lock:
+                    index.clear()
         self._vain = 0
         fp("commit.before_ack")
         self._settle(plan)
@@ -775,6 +783,10 @@ def _as_ours(error: BaseException, where: Path) -> TurnlogError:
     )
     failure.__cause__ = error
     return failure
+
+
+def _forget(tables: ReadTables) -> None:
+    """Nobody reads the options again."""
 
 
 def nothing() -> None:
