@@ -37,6 +37,8 @@ from eventlog.seams import CLOCK, FILES, Clock, Files, random_bytes
 from eventlog.staging import Progress, copy_bytes, staged, write_marker
 from eventlog.tables import tables_of
 
+RESTORE_KEYS: Final = ("restored_from", "restored_position", "restored_us", "epoch")
+
 _STORE_ID: Final = re.compile("[0-9a-f]{32}")
 _LINK_CODES: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO)  # also of a socket
 
@@ -135,14 +137,9 @@ def _new_identity(marker: dict[str, Any], record: CommitRecord, now_us: int) -> 
         before = ""
     if type(epoch) is not int or not 0 <= epoch < POSITION_MAX:
         epoch = 0
-    return {
-        "version": record.version,  # the marker's may be that of an upgrade that was broken off
-        "store_id": random_bytes(16).hex(),
-        "epoch": epoch + 1,
-        "restored_from": before,
-        "restored_position": record.last_position,
-        "restored_us": now_us,
-    }
+    facts = dict(zip(RESTORE_KEYS, (before, record.last_position, now_us, epoch + 1), strict=True))
+    # The marker's version may be that of an upgrade that was broken off.
+    return {"version": record.version, "store_id": random_bytes(16).hex(), **facts}
 
 
 def _refuse_other_files(source: Path, files: Files) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from .conftest import acting
 
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
-WITH_JSON = ("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate")
+KEEPING = ("vacuum", "backup", "restore", "upgrade", "configure")
+WITH_JSON = (
+    *("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate"),
+    *KEEPING,
+)
 
 
 def arguments(verb: str, store: Path) -> list[object]:
@@ -28,15 +33,16 @@ def arguments(verb: str, store: Path) -> list[object]:
 
 
 def test_the_verbs_of_this_release() -> None:
-    assert set(VERBS) == {*READING, "import", "simulate"}
+    assert set(VERBS) == {*READING, *KEEPING, "import", "simulate"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(turnlog: Any, verb: str) -> None:
     outcome = turnlog(verb, "--help")
     assert outcome.code == 0
-    assert f"Usage: turnlog {verb} [OPTIONS] STORE" in outcome.out
-    assert f"Example:\n    turnlog {verb} calls.turnlog" in outcome.out
+    first = "BACKUP" if verb == "restore" else "STORE"
+    assert f"Usage: turnlog {verb} [OPTIONS] {first}" in outcome.out
+    assert re.search(rf"Example:\n    turnlog {verb} .*calls.turnlog", outcome.out)
     assert ("--json" in outcome.out) == (verb in WITH_JSON)
 
 

@@ -279,8 +279,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         marker = json.loads((folder / "turnlog.json").read_text())
         assert marker["format"] == "turnlog"
-        self.version: int = marker["version"]
-        assert self.version in (1, 2)
+        assert marker["version"] in (1, 2)
         self.environment = lmdb.open(
             str(folder), readonly=True, lock=False, max_dbs=64, map_size=1 << 30, lib_version=0
         )
@@ -303,7 +302,7 @@ class Reader:
         record = self.get(b"commit", b"record")
         assert record is not None
         checked(b"record", record)
-        assert len(record) == (128 if self.version == 1 else 160)
+        self.version = {128: 1, 160: 2}[len(record)]  # the marker's, or an upgrade was broken off
         fields = COMMIT.unpack_from(record)
         self.last_position, self.floor, self.transaction = fields[1:4]
         self.link = fields[13]

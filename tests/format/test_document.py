@@ -12,6 +12,7 @@ import pytest
 from engine.export import LINE_KEYS, encode_line
 from engine.kinds import APPLICATION, CONTROLS, PUBLIC, ROLES
 from eventlog import idrows, limits, locks, order, place, record, removal, rows, segment
+from eventlog.backup import BACKUP_KEYS
 from eventlog.hotlog import HOT_NAMES
 from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
 from eventlog.locks import LOCK_FILES
@@ -19,6 +20,7 @@ from eventlog.log import Options
 from eventlog.place import LOCK_FILE, MARKER_FILE
 from eventlog.raw import DATA_FILE
 from eventlog.record import CONTROL, HEADER, Extension, Flag
+from eventlog.restore import RESTORE_KEYS
 from eventlog.tables import TABLES
 from tests.format import independent, independent_rows
 from tests.format.example import BEGIN, DOCUMENT, END, insert
@@ -140,6 +142,11 @@ def test_every_named_database_is_named() -> None:
 def test_every_file_is_named() -> None:
     files = {cells[0] for cells in table("The folder")}
     assert files == {MARKER_FILE, DATA_FILE, LOCK_FILE, *LOCK_FILES}
+
+
+def test_every_key_of_the_marker_is_named() -> None:
+    keys = ("format", "version", "store_id", *BACKUP_KEYS, *RESTORE_KEYS)
+    assert [key for key in keys if f"`{key}`" not in section("The folder")] == []
 
 
 def test_every_flag_and_extension_is_named() -> None:

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from eventlog.errors import TurnlogError, UsageError
 from eventlog.version import VERSION
-from turnlog import terminal
+from turnlog import terminal, upkeep
 from turnlog.exits import ExitCode, exit_code_of, exit_table
 from turnlog.formats import format_table
+from turnlog.parsing import AsJson, StorePath, Verb, example, leave
 from turnlog.piped import STANDARD_INPUT
 
 EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
@@ -97,19 +98,6 @@ class Verbs(TyperGroup):
             raise typer.Exit(ExitCode.PIPE_CLOSED) from None
 
 
-class Verb(TyperCommand):
-    """One verb; its usage line names arguments plainly, ``STORE FILE...``."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the usage line."""
-        return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
-
-
-def _example(*lines: str) -> str:
-    """The end of a verb's help, kept as it is by the leading mark."""
-    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 def _takes_traceback(arguments: list[str]) -> bool:
     """Take ``--traceback`` out of the arguments before ``--``, wherever it stands."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -159,9 +147,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-StorePath = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The store's directory.", show_default=False)
-]
 SessionName = Annotated[
     str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
 ]
@@ -172,7 +157,6 @@ AnyTenantName = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
 def _version(asked: bool) -> None:
@@ -205,7 +189,7 @@ def _existing(files: list[Path]) -> list[Path]:
     "import",
     cls=Verb,
     epilog=f"\b\nFormats:\n{format_table()}\n\n"
-    + _example(
+    + example(
         "turnlog import calls.turnlog export.jsonl",
         "turnlog import calls.turnlog --format openai chats/*.jsonl",
         "turnlog export calls.turnlog | turnlog import copy.turnlog -",
@@ -242,12 +226,12 @@ def import_(
     """
     from turnlog.verbs import import_sessions
 
-    _leave(import_sessions.run(store, files, format=format, tenant=tenant, as_json=as_json))
+    leave(import_sessions.run(store, files, format=format, tenant=tenant, as_json=as_json))
 
 
 @app.command(
     cls=Verb,
-    epilog=_example(
+    epilog=example(
         "turnlog export calls.turnlog -o calls.jsonl",
         "turnlog export calls.turnlog --session call-42 | jq .body",
         "turnlog export damaged.turnlog --skip-damaged -o whole.jsonl",
@@ -280,7 +264,7 @@ def export(
     """
     from turnlog.verbs import export_sessions
 
-    _leave(
+    leave(
         export_sessions.run(
             store,
             output=output,
@@ -294,7 +278,7 @@ def export(
 
 @app.command(
     cls=Verb,
-    epilog=_example(
+    epilog=example(
         "turnlog replay calls.turnlog call-42",
         "turnlog replay calls.turnlog call-42 --speed 1",
     ),
@@ -321,14 +305,14 @@ def replay(
     """
     from turnlog.verbs import replay_session
 
-    _leave(
+    leave(
         replay_session.run(store, session, speed=speed, limit=limit, tenant=tenant, as_json=as_json)
     )
 
 
 @app.command(
     cls=Verb,
-    epilog=_example(
+    epilog=example(
         "turnlog show calls.turnlog call-42 --limit 20",
         "turnlog show calls.turnlog -- -odd-name",
     ),
@@ -346,12 +330,12 @@ def show(
     """Show a session as a transcript."""
     from turnlog.verbs import show_session
 
-    _leave(show_session.run(store, session, limit=limit, full=full, tenant=tenant, as_json=as_json))
+    leave(show_session.run(store, session, limit=limit, full=full, tenant=tenant, as_json=as_json))
 
 
 @app.command(
     cls=Verb,
-    epilog=_example("turnlog sessions calls.turnlog --user u7 --limit 20"),
+    epilog=example("turnlog sessions calls.turnlog --user u7 --limit 20"),
 )
 def sessions(
     store: StorePath,
@@ -372,7 +356,7 @@ def sessions(
     """
     from turnlog.verbs import list_sessions
 
-    _leave(
+    leave(
         list_sessions.run(
             store, user=user, limit=limit, cursor=cursor, tenant=tenant, as_json=as_json
         )
@@ -381,7 +365,7 @@ def sessions(
 
 @app.command(
     cls=Verb,
-    epilog=_example("turnlog tail calls.turnlog -n 20 --follow"),
+    epilog=example("turnlog tail calls.turnlog -n 20 --follow"),
 )
 def tail(
     store: StorePath,
@@ -398,7 +382,7 @@ def tail(
     """Show the newest events, and follow the store."""
     from turnlog.verbs import tail_events
 
-    _leave(
+    leave(
         tail_events.run(
             store, count=count, follow=follow, session=session, tenant=tenant, as_json=as_json
         )
@@ -407,18 +391,18 @@ def tail(
 
 @app.command(
     cls=Verb,
-    epilog=_example("turnlog stats calls.turnlog"),
+    epilog=example("turnlog stats calls.turnlog"),
 )
 def stats(store: StorePath, as_json: AsJson = False) -> None:
     """Show what a store holds and what it takes on disk."""
     from turnlog.verbs import show_stats
 
-    _leave(show_stats.run(store, as_json=as_json))
+    leave(show_stats.run(store, as_json=as_json))
 
 
 @app.command(
     cls=Verb,
-    epilog=_example("turnlog check calls.turnlog"),
+    epilog=example("turnlog check calls.turnlog"),
 )
 def check(store: StorePath, as_json: AsJson = False) -> None:
     """Read everything and report what is wrong.
@@ -427,12 +411,15 @@ def check(store: StorePath, as_json: AsJson = False) -> None:
     """
     from turnlog.verbs import check_store
 
-    _leave(check_store.run(store, as_json=as_json))
+    leave(check_store.run(store, as_json=as_json))
+
+
+upkeep.add_to(app)
 
 
 @app.command(
     cls=Verb,
-    epilog=_example(
+    epilog=example(
         "turnlog simulate calls.turnlog --calls 20 --hours 1 --seed 7",
         "turnlog replay calls.turnlog call-0001",
     ),
@@ -461,15 +448,11 @@ def simulate(
     """
     from turnlog.verbs import simulate_calls
 
-    _leave(
+    leave(
         simulate_calls.run(
             store, calls=calls, hours=hours, seed=seed, prefix=prefix, as_json=as_json
         )
     )
-
-
-def _leave(code: ExitCode) -> NoReturn:
-    raise typer.Exit(int(code))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

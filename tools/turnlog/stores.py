@@ -48,6 +48,15 @@ def open_to_write(path: Path) -> Store:
 
 
 @contextmanager
+def told_of(path: Path) -> Iterator[None]:
+    """An error that there is no store says what there is instead."""
+    try:
+        yield
+    except NotAStoreError as error:
+        raise _as_found(path, error) from error
+
+
+@contextmanager
 def opened_when_needed(path: Path) -> Iterator[Callable[[], Store]]:
     """What opens a store when it is called first, so that none is made for nothing.
 

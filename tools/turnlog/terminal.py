@@ -22,7 +22,11 @@ from threading import Lock, Timer
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import typer
+
 from engine.export import encode_line
+from eventlog.errors import UsageError
+from turnlog.exits import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -207,6 +211,26 @@ def note(message: str) -> None:
     _write_error(escape(message) + "\n")
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if somebody agrees.
+
+    Args:
+        question: What is going to happen.
+        yes: They have agreed already.
+
+    Raises:
+        UsageError: Nobody is there to be asked.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"{question} Nobody can be asked here", hint="Repeat the command with --yes."
+        )
+    if not typer.confirm(escape(question), err=True):
+        raise typer.Exit(int(ExitCode.NEGATIVE))
+
+
 def _write_error(text: str) -> None:
     with suppress(OSError, ValueError):  # nobody reads it, or it is closed
         _tolerate(sys.stderr)
@@ -264,10 +288,16 @@ class ProgressBar:
             self._detail = escape(detail)
             self._update()
 
+    def reach(self, done: float, total: float) -> None:
+        """So much is done of so much."""
+        with self._lock:
+            self._done, self._total = done, total
+            self._update()
+
     def _update(self) -> None:
         if self._bar is not None:
             task = self._bar.task_ids[0]
-            self._bar.update(task, completed=self._done, detail=self._detail)
+            self._bar.update(task, completed=self._done, total=self._total, detail=self._detail)
 
     def _open(self) -> None:
         """Show the bar; runs on the timer's thread, so that it also appears while nothing moves."""

@@ -1,0 +1,158 @@
+"""The verbs that keep a store: parsed here, done in ``turnlog.verbs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnlog.parsing import AsJson, StorePath, Verb, example, leave
+
+NewPath = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="Where nothing is yet.", show_default=False)
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Also read every row of what was made, as check does.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Declare the verbs."""
+    app.command(cls=Verb, epilog=example("turnlog vacuum calls.turnlog --yes"))(vacuum)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            "turnlog backup calls.turnlog /backups/calls.monday",
+            "turnlog backup calls.turnlog /backups/calls.monday --check --json",
+        ),
+    )(backup)
+    app.command(
+        cls=Verb, epilog=example("turnlog restore /backups/calls.monday calls.turnlog --check")
+    )(restore)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            "turnlog upgrade calls.turnlog --yes",
+            "turnlog upgrade calls.turnlog --backup /backups/calls.before --yes",
+        ),
+    )(upgrade)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            "turnlog configure calls.turnlog",
+            "turnlog configure calls.turnlog --quota-bytes 10000000000",
+            "turnlog configure calls.turnlog --quota-bytes none",
+        ),
+    )(configure)
+
+
+def vacuum(store: StorePath, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Rewrite the data file, smaller and without what was erased.
+
+    No process may have the store open. Needs the room of a second data file beside the store while
+    it works. Killed, it leaves the store as it was or rewritten.
+    """
+    from turnlog.verbs import vacuum_store
+
+    leave(vacuum_store.run(store, yes=yes, as_json=as_json))
+
+
+def backup(
+    store: StorePath, target: NewPath, check: Check = False, as_json: AsJson = False
+) -> None:
+    """Copy a store while it is in use, verified and on disk.
+
+    Nothing appears under TARGET before the copy is whole. `turnlog restore` makes a store of it;
+    other verbs that read work on it as it is.
+    """
+    from turnlog.verbs import back_up_store
+
+    leave(back_up_store.run(store, target, check=check, as_json=as_json))
+
+
+def restore(
+    backup: Annotated[
+        Path, typer.Argument(metavar="BACKUP", help="The backup.", show_default=False)
+    ],
+    target: NewPath,
+    check: Check = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a store from a backup.
+
+    The backup is only read, and not trusted. The new store is another one than that which was
+    backed up: it has an id of its own, and its marker says where it comes from.
+    """
+    from turnlog.verbs import restore_store
+
+    leave(restore_store.run(backup, target, check=check, as_json=as_json))
+
+
+def upgrade(
+    store: StorePath,
+    backup: Annotated[
+        Path | None,
+        typer.Option("--backup", metavar="TARGET", help="Where it is backed up before."),
+    ] = None,
+    no_backup: Annotated[bool, typer.Option("--no-backup", help="Make no backup.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a store to this release's format.
+
+    No process may have the store open. It is backed up beside itself first. Older releases cannot
+    open it after that. Broken off, it still opens, and upgrading it again goes on.
+    """
+    from turnlog.verbs import upgrade_store
+
+    leave(
+        upgrade_store.run(store, backup=backup, without_backup=no_backup, yes=yes, as_json=as_json)
+    )
+
+
+def configure(
+    store: StorePath,
+    snapshot_frequency: Annotated[
+        int | None,
+        typer.Option(
+            "--snapshot-frequency", metavar="N", help="Loose events that make a session due."
+        ),
+    ] = None,
+    max_messages: Annotated[
+        str | None,
+        typer.Option(
+            "--max-messages", metavar="N|none", help="Messages that a session's view keeps."
+        ),
+    ] = None,
+    quota_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--quota-bytes", metavar="N|none", help="Bytes in use at which appends are refused."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change the options that are stored in a store.
+
+    Processes that have the store open follow.
+    """
+    from turnlog.verbs import configure_store
+
+    changes: dict[str, int | None] = {}
+    if snapshot_frequency is not None:
+        changes["snapshot_frequency"] = snapshot_frequency
+    if max_messages is not None:
+        changes["max_messages"] = _number_or_none("--max-messages", max_messages)
+    if quota_bytes is not None:
+        changes["quota_bytes"] = _number_or_none("--quota-bytes", quota_bytes)
+    leave(configure_store.run(store, changes, as_json=as_json))
+
+
+def _number_or_none(option: str, text: str) -> int | None:
+    if text == "none":
+        return None
+    if text.isascii() and text.isdigit() and len(text) <= 20:
+        return int(text)
+    raise typer.BadParameter(f"{option} takes a number or none.")
