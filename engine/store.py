@@ -19,13 +19,11 @@ from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
+from engine.upkeep import Upkeep
 from eventlog.ack import Ack
 from eventlog.arguments import callback, flag, folder, items, seconds, whole
-from eventlog.backup import BackupReport
-from eventlog.backup import backup as backup_of
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
-from eventlog.configuring import UNCHANGED, Unchanged
 from eventlog.errors import (
     CorruptionError,
     OverloadedError,
@@ -44,13 +42,6 @@ from eventlog.limits import (
 )
 from eventlog.log import Log
 from eventlog.rebuild import OnProgress
-from eventlog.restore import RestoreReport
-from eventlog.restore import restore as restore_store
-from eventlog.staging import Progress
-from eventlog.upgrade import UpgradeReport
-from eventlog.upgrade import upgrade as upgrade_store
-from eventlog.vacuum import VacuumReport
-from eventlog.vacuum import vacuum as vacuum_store
 from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
@@ -187,7 +178,7 @@ class Tenant:
         return self.name
 
 
-class Store(Tenant):
+class Store(Tenant, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process
@@ -450,176 +441,6 @@ class Store(Tenant):
     async def check_async(self) -> CheckReport:
         """``check`` on the store's pool."""
         return await self._on_pool(self.check)
-
-    def backup(
-        self, path: str | Path, *, check: bool = False, progress: Progress | None = None
-    ) -> BackupReport:
-        """Copy the store as it is now; appends and reads go on meanwhile.
-
-        The copy is whole, verified and durable once this returns; before that there is nothing
-        under its name. It is a store like others: open it with ``read_only=True`` to look into it,
-        and make a store that goes on with ``Store.restore``.
-
-        Args:
-            path: Where nothing is yet; its folder exists.
-            check: Read every row of the copy too, not only every page.
-            progress: Called on this thread with the bytes copied and the bytes in all.
-
-        Raises:
-            UsageError: There is something at the path.
-            CorruptionError: The store is damaged.
-            StorageFullError, StoreUnavailableError: The system refused; nothing is left behind.
-        """
-        where = folder(path, "path")
-        flag(check, "check")
-        callback(progress, "progress")
-        if self._closed:
-            raise StoreClosedError("the store is closed")
-        return backup_of(self._log.environment, where, check=check, progress=progress)
-
-    async def backup_async(
-        self, path: str | Path, *, check: bool = False, progress: Progress | None = None
-    ) -> BackupReport:
-        """``backup`` on the store's pool; ``progress`` is called there."""
-        return await self._on_pool(self.backup, path, check=check, progress=progress)
-
-    @staticmethod
-    def restore(
-        backup: str | Path,
-        path: str | Path,
-        *,
-        check: bool = False,
-        allow_network: bool = False,
-        progress: Progress | None = None,
-    ) -> RestoreReport:
-        """Make a store from a backup, or from a copy of a store that nobody has open.
-
-        The backup is not trusted and not changed. The new store has an id of its own: whoever
-        kept positions of the store that was backed up finds out whether the new one has them by
-        ``Store.open(path, min_position=...)``.
-
-        Args:
-            backup: Its folder.
-            path: Where nothing is yet; its folder exists.
-            check: Read every row of the new store too, not only every page.
-            allow_network: Make it on a network file system too.
-            progress: Called with the bytes copied and the bytes in all.
-
-        Raises:
-            UsageError: There is something at the path.
-            NotAStoreError, FormatVersionError: The backup is none, or of a newer release.
-            DamagedInputError, CorruptionError: It cannot be trusted, or is damaged.
-            BusyError: A process has it open.
-            StorageFullError, StoreUnavailableError: The system refused; nothing is left behind.
-        """
-        source, target = folder(backup, "backup"), folder(path, "path")
-        flag(check, "check")
-        flag(allow_network, "allow_network")
-        callback(progress, "progress")
-        return restore_store(
-            source, target, check=check, allow_network=allow_network, progress=progress
-        )
-
-    @staticmethod
-    def vacuum(path: str | Path, *, progress: Progress | None = None) -> VacuumReport:
-        """Rewrite the data file of a store that no process has open, this one neither.
-
-        Free pages go back to the file system, and what was erased is in the file no more. Costs
-        the space of a second data file beside the store while it works. Killed, it leaves the
-        store as it was or rewritten.
-
-        Args:
-            path: The store.
-            progress: Called on this thread with the bytes done and the bytes in all.
-
-        Raises:
-            BusyError: The store is open; names by whom.
-            StorageFullError: There is no room beside it.
-            CorruptionError: It is damaged; nothing was changed.
-            NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.
-        """
-        callback(progress, "progress")
-        return vacuum_store(folder(path, "path"), progress=progress)
-
-    @staticmethod
-    def upgrade(
-        path: str | Path,
-        *,
-        backup: str | Path | None = None,
-        without_backup: bool = False,
-        progress: Progress | None = None,
-    ) -> UpgradeReport:
-        """Bring a store that no process has open to this release's format version.
-
-        Older releases cannot open it after that. When it is of this version, nothing is done.
-        Killed, it leaves a store that opens, and upgrading it again goes on.
-
-        Args:
-            path: The store.
-            backup: Where it is backed up before; None for a new name beside it.
-            without_backup: Make no backup.
-            progress: Called on this thread with the bytes backed up and the bytes in all.
-
-        Raises:
-            BusyError: The store is open; names by whom.
-            UsageError: There is something at the backup's path.
-            CorruptionError: It is damaged; nothing was changed.
-            NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.
-        """
-        where = folder(path, "path")
-        place = None if backup is None else folder(backup, "backup")
-        flag(without_backup, "without_backup")
-        callback(progress, "progress")
-        if without_backup and place is not None:
-            raise UsageError("backup= and without_backup=True contradict each other")
-        return upgrade_store(where, backup=place, without_backup=without_backup, progress=progress)
-
-    def configure(
-        self,
-        *,
-        snapshot_frequency: int | Unchanged = UNCHANGED,
-        max_messages: int | Unchanged | None = UNCHANGED,
-        quota_bytes: int | Unchanged | None = UNCHANGED,
-    ) -> dict[str, Any]:
-        """Change options that are stored in the store, and tell all of them.
-
-        Other processes that have it open follow with the next commit that they see.
-
-        Args:
-            snapshot_frequency: See ``open``.
-            max_messages: See ``open``.
-            quota_bytes: See ``open``; None for no quota.
-
-        Raises:
-            UsageError: A value makes no sense; nothing was changed.
-            ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
-        """
-        given = {
-            "snapshot_frequency": snapshot_frequency,
-            "max_messages": max_messages,
-            "quota_bytes": quota_bytes,
-        }
-        changes = {name: value for name, value in given.items() if value is not UNCHANGED}
-        if self._closed:
-            raise StoreClosedError("the store is closed")
-        if changes:
-            self._log.configure(changes)
-        return self._log.stored_options()
-
-    async def configure_async(
-        self,
-        *,
-        snapshot_frequency: int | Unchanged = UNCHANGED,
-        max_messages: int | Unchanged | None = UNCHANGED,
-        quota_bytes: int | Unchanged | None = UNCHANGED,
-    ) -> dict[str, Any]:
-        """``configure`` on the store's pool."""
-        return await self._on_pool(
-            self.configure,
-            snapshot_frequency=snapshot_frequency,
-            max_messages=max_messages,
-            quota_bytes=quota_bytes,
-        )
 
     def salvage(
         self, tenant: str | None = None, session: str | None = None

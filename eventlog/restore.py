@@ -148,7 +148,7 @@ def _refuse_other_files(source: Path, files: Files) -> None:
         try:
             with _opened(source / name, files):
                 pass
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAStoreError(
                 f"{source} is no backup: there is no {name} in it",
                 hint="Give the folder that `turnlog backup` made.",
@@ -161,7 +161,7 @@ def _opened(path: Path, files: Files) -> Iterator[int]:
     try:
         # A pipe would keep an opening that waits for ever.
         descriptor = files.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         if error.errno in _LINK_CODES:

@@ -21,6 +21,7 @@ from .conftest import acting
 
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
+CREATING = ("import", "simulate")
 KEEPING = ("vacuum", "backup", "restore", "upgrade", "configure")
 WITH_JSON = (
     *("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate"),
@@ -29,11 +30,15 @@ WITH_JSON = (
 
 
 def arguments(verb: str, store: Path) -> list[object]:
-    return [verb, store, "s"] if verb in ("replay", "show") else [verb, store]
+    if verb in ("replay", "show"):
+        return [verb, store, "s"]
+    if verb in ("backup", "restore"):
+        return [verb, store, store.parent.parent / "made"]
+    return [verb, store, *(["--yes"] if verb in ("vacuum", "upgrade") else [])]
 
 
 def test_the_verbs_of_this_release() -> None:
-    assert set(VERBS) == {*READING, *KEEPING, "import", "simulate"}
+    assert set(VERBS) == {*READING, *KEEPING, *CREATING}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -180,11 +185,11 @@ def test_what_is_no_store_is_told_as_found(
         chat.write_text('{"session":"s","sequence":0,"kind":"note","body":1}\n')
         line.append(chat)
     outcome = turnlog(*line, *(["--calls", 1, "--hours", 0.001] if verb == "simulate" else []))
-    if verb not in READING and kind in ("nothing", "empty", "link"):
+    if verb in CREATING and kind in ("nothing", "empty", "link"):
         assert outcome.code == ExitCode.OK or kind == "link"
         return
     refused = ExitCode.NOT_A_STORE
-    if verb not in READING and kind == "nothing-in-a-file":
+    if verb in CREATING and kind == "nothing-in-a-file":
         refused = ExitCode.USAGE
     assert outcome.code == refused
     first, second = outcome.err.removesuffix("\n").split("\n")
@@ -195,6 +200,7 @@ def test_what_is_no_store_is_told_as_found(
     assert acting(outcome.err) == []
     after = {each: each.is_file() and each.read_bytes() for each in files.rglob("*")}
     assert after == before
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("verb", ["stats", "simulate"])
