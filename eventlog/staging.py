@@ -110,23 +110,34 @@ def scratch(beside: Path, files: Files) -> Iterator[Path]:
 
 
 @contextmanager
-def told_of(target: Path, files: Files) -> Iterator[None]:
-    """Raise the errors of the operating system as ours, with words for who makes ``target``."""
+def told_of(target: Path, files: Files, done: str = "made") -> Iterator[None]:
+    """Raise the errors of the operating system as ours.
+
+    Args:
+        target: What the body of the ``with`` works on.
+        files: Calls to the file system.
+        done: What cannot be done to it, as in "cannot be made".
+    """
     try:
         yield
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not files.exists(target.parent):
             raise StoreUnavailableError(
-                f"{target} cannot be made: there is no folder {target.parent}",
+                f"{target} cannot be {done}: there is no folder {target.parent}",
                 hint="Make the folder first, or give another path.",
             ) from error
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise UsageError(f"{target} exists by now", hint="Give another path.") from error
+        if error.errno == errno.EXDEV:
+            raise StoreUnavailableError(
+                f"{target} is a mount point, and what takes its place is made beside it",
+                hint="Move the store into a folder of that file system.",
+            ) from error
         failure = map_os_error(
-            error.errno or 0, f"{target} cannot be made: {error.strerror or error}"
+            error.errno or 0, f"{target} cannot be {done}: {error.strerror or error}"
         )
         if isinstance(failure, StorageFullError | ReadOnlyError):
-            failure.hint = "Make room there or give another path; nothing was left behind."
+            failure.hint = "Make room or give rights there, and try again; nothing was changed."
         raise failure from error
 
 

@@ -99,7 +99,11 @@ def upgrade(
     ) as environment:
         before, marked = environment.version, int(environment.marker["version"])
         if (before, marked) != (FORMAT_VERSION, FORMAT_VERSION):
-            with environment.alone(lock_deadline_ms), mapped_errors(str(environment.path)):
+            with (
+                environment.alone(lock_deadline_ms),
+                mapped_errors(str(environment.path)),
+                told_of(environment.path, files, "upgraded"),
+            ):
                 raw.examine(environment.path / DATA_FILE, CommitRecord.decode, verify=True)
                 if before < FORMAT_VERSION and not without_backup:
                     saved = backup or _place_beside(environment, files)
@@ -153,7 +157,7 @@ def _is_backup(place: Path, environment: Environment, position: int, files: File
 def _replace_marker(environment: Environment, files: Files) -> None:
     """Let the marker name this release's version, durably."""
     store = environment.path
-    with told_of(store / MARKER_FILE, files), scratch(store, files) as folder:
+    with scratch(store, files) as folder:
         write_marker(folder, environment.marker | {"version": FORMAT_VERSION}, files)
         files.rename(folder / MARKER_FILE, store / MARKER_FILE)
         files.fsync_folder(store)

@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ from eventlog.environment import Environment
 from eventlog.errors import (
     CorruptionError,
     StorageFullError,
-    StoreUnavailableError,
 )
 from eventlog.failpoints import fp
 from eventlog.limits import (
@@ -48,7 +46,7 @@ from eventlog.place import LOCK_FILE
 from eventlog.raw import COMMIT_KEY, COMMIT_TABLE, DATA_FILE
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files
-from eventlog.staging import Progress, scratch
+from eventlog.staging import Progress, scratch, told_of
 from eventlog.tables import tables_of
 
 Transform = Callable[[str, bytes, bytes], bytes | None]
@@ -148,7 +146,7 @@ def vacuum(
             clock=clock,
         ) as environment,
         environment.alone(lock_deadline_ms),
-        _told(environment.path, files),
+        _mapped(environment.path, files),
     ):
         before = environment.file_bytes()
         with environment.read() as source:
@@ -189,24 +187,16 @@ def _refuse_full(path: Path, used: int, files: Files) -> None:
 
 
 @contextmanager
-def _told(path: Path, files: Files) -> Iterator[None]:
+def _mapped(path: Path, files: Files) -> Iterator[None]:
     """Errors of LMDB and of the system as ours."""
     try:
-        yield
+        with told_of(path, files, "vacuumed"):
+            yield
     except lmdb.Error as error:
-        full = why_full(path, 0, files)
+        full = why_full(path.parent, 0, files)
         if full is not None:
             raise map_os_error(full, f"{path} cannot be vacuumed: {error}") from error
         raise map_error(error, str(path)) from error
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            raise StoreUnavailableError(
-                f"{path} is a mount point, and a new data file is made beside it",
-                hint="Move the store into a folder of that file system.",
-            ) from error
-        raise map_os_error(
-            error.errno or 0, f"{path} cannot be vacuumed: {error.strerror or error}"
-        ) from error
 
 
 class _Rewrite:

@@ -20,6 +20,7 @@ from eventlog import limits, sealing
 from eventlog.errors import TurnlogError
 from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
 from eventlog.raw import DATA_FILE
+from tests import old_store
 from tests.crash.journal import Journal
 from tests.crash.peer import Hold
 from tests.crash.workload import Operation, Recorder, Share, seal_eagerly, session_of, unsettled
@@ -27,6 +28,9 @@ from tests.crash.workload import Operation, Recorder, Share, seal_eagerly, sessi
 OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
 SESSIONS = [("", "one"), ("", "two"), ("acme", "one"), ("acme", "three")]
 CUT_FREQUENCY = 4_096  # nothing is sealed by itself while a store to be cut is prepared
+
+COPIES = ("a backup", "restored")  # what operations make beside the store
+COPYING = ("backup", "restore", "vacuum", "upgrade")
 
 ERRORS: dict[str, BaseException] = {
     "io": OSError(errno.EIO, os.strerror(errno.EIO)),
@@ -36,10 +40,12 @@ ERRORS: dict[str, BaseException] = {
 
 def prepare(path: str, journal: str, operation: str) -> None:
     """Make a store on which ``operation`` does its work at once; it is closed afterwards."""
+    if operation == "upgrade":
+        old_store.make(Path(path))
     frequency = CUT_FREQUENCY if operation == "cut" else None
     with Store.open(path, snapshot_frequency=frequency) as store:
         recorder = Recorder(store, Journal(journal))
-        if operation in ("append", "full", "memory", "pressure", "read"):
+        if operation in ("append", "full", "memory", "pressure", "read", *COPYING):
             recorder.do(Operation("before", "many", (Share(SESSIONS[0], 3),), key="k", named=True))
         elif operation == "roll up":
             for number, name in enumerate(SESSIONS):
@@ -132,6 +138,45 @@ def _pressure(recorder: Recorder) -> None:
     pressure.HOT_PRESSURE = limits.HOT_PRESSURE
 
 
+def _attempt(recorder: Recorder, what: str, call: Callable[[], object]) -> None:
+    """Do something that may fail, as long as that is told in our words."""
+    try:
+        call()
+    except TurnlogError as error:
+        recorder.journal.write(failed=what, error=type(error).__name__, text=str(error))
+    except OSError as error:
+        text = str(error)
+        recorder.journal.write(failed=what, error=type(error).__name__, text=text, bare=True)
+
+
+def _backup(recorder: Recorder) -> None:
+    """A backup of the open store, with every row read."""
+    place = recorder.store.path.with_name(COPIES[0])
+    _attempt(recorder, "backup", lambda: recorder.store.backup(place, check=True))
+
+
+def _restore(recorder: Recorder) -> None:
+    """A store from a backup."""
+    place, again = [recorder.store.path.with_name(name) for name in COPIES]
+    _attempt(recorder, "backup", lambda: recorder.store.backup(place))
+    _attempt(recorder, "restore", lambda: Store.restore(place, again))
+
+
+def _rewrite(what: str) -> Callable[[Recorder], None]:
+    """A vacuum or an upgrade, for which the store has to be closed."""
+
+    def rewrite(recorder: Recorder) -> None:
+        path = recorder.store.path
+        recorder.store.close()
+        if what == "vacuum":
+            _attempt(recorder, what, lambda: Store.vacuum(path))
+        else:
+            _attempt(recorder, what, lambda: Store.upgrade(path, backup=path.with_name(COPIES[0])))
+        recorder.store = _open(str(path), recorder.journal)
+
+    return rewrite
+
+
 def _nothing(recorder: Recorder) -> None:
     return None
 
@@ -145,6 +190,10 @@ OPERATIONS: dict[str, Callable[[Recorder], None]] = {
     "memory": _memory,
     "pressure": _pressure,
     "read": _read,
+    "backup": _backup,
+    "restore": _restore,
+    "vacuum": _rewrite("vacuum"),
+    "upgrade": _rewrite("upgrade"),
 }
 
 

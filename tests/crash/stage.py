@@ -5,11 +5,13 @@ Stores are prepared once and copied for each fault, since a sweep has hundreds o
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.driver import drive, prepare
+from engine import Store
+from tests.crash.driver import COPIES, drive, prepare
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.journal import JournalReader
 from tests.crash.oracle import Oracle
@@ -95,4 +97,21 @@ class Stage:
         ).finish()
         oracle.listen(journal)
         oracle.audit(run.path, repeat=3)
+        self._judge_copies(run, oracle)
         shutil.rmtree(run.path.parent)
+
+    def _judge_copies(self, run: Run, oracle: Oracle) -> None:
+        """What was made beside the store is whole or not there, and made again leaves nothing."""
+        folder = run.path.parent
+        for name in COPIES:
+            place = folder / name
+            if not place.exists():
+                with Store.open(run.path, create=False) as store:
+                    store.backup(place)
+            assert place.stat().st_mode & 0o777 == 0o700
+            with Store.open(place, create=False, read_only=True, verify=True) as store:
+                assert store.check().ok, f"{name}: {store.check().findings}"
+                found = [event.stored()[:8] for event in store.read()]
+            assert found == oracle.checksums[: len(found)], f"{name} holds something else"
+        left = [each for each in os.listdir(folder) if each.endswith(".creating")]
+        assert not left, left

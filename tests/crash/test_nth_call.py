@@ -17,6 +17,7 @@ import pytest
 from eventlog.place import LOCK_FILE
 from eventlog.raw import DATA_FILE
 from tests.crash.conftest import Watchdog
+from tests.crash.driver import COPYING
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.oracle import Oracle
 from tests.crash.stage import Run, Stage
@@ -24,7 +25,7 @@ from tests.crash.tracing import Traced, trace
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
-OPERATIONS = ("create", "append", "roll up", "cut")
+OPERATIONS = ("create", "append", "roll up", "cut", *COPYING)
 CALLS = (
     "pwrite64",
     "writev",
