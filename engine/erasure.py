@@ -65,7 +65,9 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
     done = ack.result(timeout)
     left_s = None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
-    log.writer.run(Reclaim(done.session_number, log.index, log.writer.pause), left_s)
+    environment = log.environment
+    reclaim = Reclaim(done.session_number, log.index, log.writer.pause, lambda: environment.is_low)
+    log.writer.run(reclaim, left_s)
     log.cache.clear()
     return ErasureReceipt(
         tenant=ack.name[0],

@@ -36,6 +36,7 @@ from eventlog.errors import (
     IdempotencyConflictError,
     QuotaExceededError,
     SessionNotFoundError,
+    StorageFullError,
     TrimmedError,
     TurnlogError,
     UsageError,
@@ -282,6 +283,7 @@ class Admission:
             ConflictError,
             UsageError,
             QuotaExceededError,
+            StorageFullError,
             TrimmedError,
             CorruptionError,
         ) as error:

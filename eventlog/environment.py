@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -65,8 +66,10 @@ if TYPE_CHECKING:
     ReadTransaction = lmdb.Transaction[Any]
     WriteTransaction = lmdb.Transaction[bytes]
 
-EXTEND_BYTES_MIN: Final = 64 * 1024  # the data file grows by at least so much
-EXTEND_SHARE: Final = 16  # or by 1/16 of what is in use: few calls, and a hole costs no disk
+EXTEND_BYTES_MIN: Final = 256 * 1024  # the data file grows by at least so much
+EXTEND_SHARE: Final = 16  # or by 1/16 of what is in use: few calls
+EXTEND_UNIT: Final = 64 * 1024
+FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -176,6 +179,7 @@ class Environment:
         self._gate = Gate(path)
         self._writing = False
         self._txn: WriteTransaction | None = None
+        self.is_low = False  # the disk has room for what removes events, and for no more
         self._file_bytes = 0  # the data file is at least so long
         self._folder = -1
         self._data = -1
@@ -475,7 +479,9 @@ class Environment:
             try:
                 txn.commit()
             except lmdb.Error as error:
-                raise commit_failed(error, self.path, self._file_bytes, self._files) from error
+                failure = commit_failed(error, self.path, self._file_bytes, self._files)
+                self.is_low = self.is_low or failure.full
+                raise failure from error
             self._extend()
         finally:
             self._writing = False
@@ -493,20 +499,37 @@ class Environment:
                 self._writer_lock.release()
 
     def _extend(self) -> None:
-        """Let the file end where its pages in use do, so that a short file always means damage."""
+        """Let the file reach beyond its pages in use, with room on the disk.
+
+        A short file then always means damage, and what removes events fits in when the disk is
+        full: ``is_low`` says that this room is all there is.
+        """
         in_use = (self._lmdb.info()["last_pgno"] + 1) * self.page_bytes
-        if in_use <= self._file_bytes:
+        step = max(EXTEND_BYTES_MIN, in_use // EXTEND_SHARE)
+        if in_use + step // 2 <= self._file_bytes and not self.is_low:
             return
         try:
             size = self._files.size(self._data)
-            if size < in_use:
-                step = max(EXTEND_BYTES_MIN, in_use // EXTEND_SHARE)
-                size = -(-(in_use + step) // EXTEND_BYTES_MIN) * EXTEND_BYTES_MIN
-                self._files.truncate(self._data, size)
+            if size < in_use + step // 2 or self.is_low:
+                wanted = max(size, -(-(in_use + step) // EXTEND_UNIT) * EXTEND_UNIT)
+                try:
+                    self._files.allocate(self._data, wanted, in_use)
+                    size, self.is_low = wanted, False
+                except OSError as error:
+                    self.is_low = error.errno in FULL_CODES
+                    if size < in_use:
+                        self._files.truncate(self._data, in_use)  # a hole takes no room
+                        size = in_use
             self._file_bytes = size
         except OSError:
             # The commit is durable all the same; the next open walks a file that is short.
             pass
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for more than what removes events; asks it when it had not."""
+        if self.is_low:
+            self._extend()
+        return not self.is_low
 
     # The whole
 

@@ -594,6 +594,8 @@ class Log:
             problems.append("a commit failed and its outcome is being settled")
         if self.writer.over_quota is not None:
             problems.append(f"appends are refused: {self.writer.over_quota}")
+        if self.environment.is_low:
+            problems.append("appends are refused: the disk is full")
         if self.index.damaged:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
         for number, reason in list(self.index.unsealable.items()):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SCAN_SLICE: Final = 4_096  # hot positions between two looks at the clock
 _ROW: Final = Struct("<QQIIQ")
+REMOVED_LOW_MAX: Final = 16  # rows that a commit removes while the disk is full
 HOT: Final = 1  # void hot records are still to be overwritten
 KEYS: Final = 2  # keys, and what projections made, are still to be removed
 
@@ -263,6 +264,7 @@ def go_on(
     record: CommitRecord,
     pause: Callable[[], None],
     *,
+    is_low: bool = False,
     number: int | None = None,
 ) -> Removals:
     """Remove a bounded part of what is void.
@@ -272,10 +274,11 @@ def go_on(
         index: The loose index, caught up.
         record: The commit record, with the floor that this transaction leaves.
         pause: Lets the GIL go when the slice is used up.
+        is_low: The disk is full: few rows at once, so that their pages fit into what is left.
         number: Only what is left of this session.
     """
     done = Removals()
-    budget = COMMIT_REMOVED_MAX
+    budget = REMOVED_LOW_MAX if is_low else COMMIT_REMOVED_MAX
     waiting = list(_waiting(tables, number, budget + 1))
     while waiting and budget > 0:
         session, row = waiting.pop(0)
@@ -356,14 +359,28 @@ def _overwrite(
 class Reclaim:
     """The task that removes all that is left of one session."""
 
-    def __init__(self, number: int, index: LooseIndex, pause: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        index: LooseIndex,
+        pause: Callable[[], None],
+        is_low: Callable[[], bool],
+    ) -> None:
         self.done = False
         self._number = number
         self._index = index
         self._pause = pause
+        self._is_low = is_low
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``tasks.Task``."""
-        removals = go_on(tables, self._index, record, self._pause, number=self._number)
+        removals = go_on(
+            tables,
+            self._index,
+            record,
+            self._pause,
+            is_low=self._is_low(),
+            number=self._number,
+        )
         self.done = not removals.is_pending
         return record if removals.has_written else None

@@ -237,10 +237,12 @@ class Files:
         """Set the size of a file; what is added is a hole."""
         os.ftruncate(descriptor, size)
 
-    def allocate(self, descriptor: int, size: int) -> None:
-        """Take room for the first ``size`` bytes of a file, where the system can."""
+    def allocate(self, descriptor: int, stop: int, start: int = 0) -> None:
+        """Take room for the bytes ``start`` to before ``stop`` of a file, where the system can."""
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
+            os.posix_fallocate(descriptor, start, stop - start)
+        elif self.size(descriptor) < stop:
+            os.ftruncate(descriptor, stop)
 
     def fsync_file(self, descriptor: int) -> None:
         """Make a file's bytes and size durable."""

@@ -36,6 +36,7 @@ from eventlog.errors import (
     ForkedStoreError,
     OverloadedError,
     QuotaExceededError,
+    StorageFullError,
     StoreClosedError,
     StoreUnavailableError,
     SuspectStoreError,
@@ -459,7 +460,7 @@ class Writer:
             first=record.last_position + 1,
             recorded_us=max(CLOCK.wall_us(), record.recorded_us),
             link=record.link,
-            full=self._over_quota(tables, batch),
+            full=self._over_quota(tables, batch) or self._without_room(batch),
         )
         lookups = TransactionLookups(tables, index, record, self.secrets, self._cache)
         try:
@@ -536,7 +537,8 @@ class Writer:
         has_removed = False
         if self._removals_pending and not removals.is_pending and tables.has("removal"):
             floor = replace(record, floor=sealing.floor)
-            more = removal.go_on(tables, self.index, floor, self.pause)
+            is_low = self.environment.is_low
+            more = removal.go_on(tables, self.index, floor, self.pause, is_low=is_low)
             removals.is_pending, has_removed = more.is_pending, more.has_written
         self._removals_pending = removals.is_pending
         fp("commit.after_puts")
@@ -592,6 +594,12 @@ class Writer:
             return None
         self.over_quota = f"the store uses {used:,} of {self.quota_bytes:,} bytes"
         return QuotaExceededError(self.over_quota)
+
+    def _without_room(self, batch: list[Ack]) -> StorageFullError | None:
+        """Why only removals are taken: what is left of the disk is kept for them."""
+        if not batch or self.environment.has_room():
+            return None
+        return StorageFullError(f"{self.environment.path}: the disk is full")
 
     # Outcomes
 

@@ -16,10 +16,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from engine import Store
 from eventlog.creation import create
 from eventlog.environment import Environment
 from eventlog.errors import (
@@ -995,3 +997,37 @@ def test_the_options_of_creation_reach_lmdb(store_path: Path) -> None:
         assert not flags["map_async"] and environment._lmdb.lib_version()[0] == 0
     with pytest.raises((CorruptionError, TurnlogError)):
         open_tiny(store_path / DATA_FILE)
+
+
+@pytest.mark.parametrize("size", [200, 20_000])
+def test_a_full_disk_takes_deletions_and_goes_on_with_room(
+    mount: Callable[..., Path], size: int
+) -> None:
+    """An append was refused, but so was the delete that would have made room."""
+    point = mount("-t", "tmpfs", "-o", "size=6m", "tmpfs")
+    path = point / "store"
+    with Store.open(path) as store:
+        sessions = [store.session(f"s{number}") for number in range(8)]
+        stored = 0
+        refused: TurnlogError | None = None
+        while refused is None:
+            session = sessions[stored % len(sessions)]
+            try:
+                session.append({"role": "user", "content": os.urandom(size).hex()}).result()
+                stored += 1
+            except StorageFullError as error:
+                refused = error
+        assert not store.health()["ok"]
+        assert sum(len(session.history()) for session in sessions) == stored
+        for session in sessions[:-1]:
+            session.erase(timeout=60)
+        assert [session.exists for session in sessions] == [False] * 7 + [True]
+        kept = len(sessions[-1].history())
+        assert kept in (stored // 8, stored // 8 + 1)
+        with suppress(StorageFullError):  # the refused ones were told
+            store.flush()
+    subprocess.run(["mount", "-o", "remount,size=12m", str(point)], check=True)
+    with Store.open(path) as store:
+        store.session("s0").append({"role": "user", "content": "again"}).result()
+        assert store.health()["ok"]
+        assert store.check().ok
