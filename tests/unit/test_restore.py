@@ -165,7 +165,7 @@ def swap(folder: Path, kind: str, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     name, _, how = kind.partition(" ")
     victim = {"data": data, "marker": marker}.get(name, data)
-    if how in ("link", "hard way"):
+    if how == "link":
         shutil.copy(victim, outside)
         victim.unlink()
         victim.symlink_to(outside)
