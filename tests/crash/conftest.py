@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 
 from tests.crash.forkserver import ForkServer
+from tests.crash.maintenance import WORKS
 from tests.crash.oracle import Oracle
 from tests.crash.peer import Peer
+from tests.crash.workshop import Workshop
+
+Counts = dict[str, dict[str, int]]
 
 HANG_S = 30
 
@@ -64,6 +68,23 @@ def fork_server() -> Iterator[ForkServer]:
 def forks(fork_server: ForkServer) -> Iterator[ForkServer]:
     """Starts processes; those that still run when the test ends are killed."""
     yield fork_server
+    fork_server.end_children()
+
+
+@pytest.fixture(scope="session")
+def maintenance_counts(
+    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Counts]:
+    """How often each work passes each failpoint; found by letting it run once."""
+    folder = tmp_path_factory.mktemp("maintenance")
+    workshop = Workshop(fork_server, folder, folder)
+    found: Counts = {}
+    for work in WORKS:
+        job = workshop.start(work, work, failpoint="count")
+        job.child.finish()
+        found[work] = job.counts()
+        workshop.judge(job)
+    yield found
     fork_server.end_children()
 
 

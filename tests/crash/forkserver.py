@@ -24,7 +24,10 @@ from typing import IO, Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = tuple(
-    [f"tests.crash.{name}" for name in ("workload", "reader", "oracle", "driver", "peer")]
+    [
+        f"tests.crash.{name}"
+        for name in ("workload", "reader", "oracle", "driver", "maintenance", "peer")
+    ]
 )
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
