@@ -19,6 +19,10 @@ from tests.crash.workshop import Job, Workshop
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
 SHORT: dict[str, int] = {"kill": 0, "io": 1, "interrupt": 2}
+# Memory for the interpreter itself is not ours to fail.
+SWEPT = (*[call for call in CALLS if call != "mmap"], "unlink", "unlinkat", "fchmod", "mkdir")
+WRITES = ("pwrite64", "writev", "write")
+SHORT_WRITE = "retval=0"  # nothing was written, and that is said
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +117,6 @@ class Sweep:
         return most
 
 
-# Memory for the interpreter itself is not ours to fail.
-SWEPT = (*[call for call in CALLS if call != "mmap"], "unlink", "unlinkat", "fchmod", "mkdir")
-
-
 @pytest.fixture
 def sweep(strace: str, workshop: Workshop, tmp_path: Path) -> Sweep:
     """Where this process may trace others."""
@@ -136,18 +136,19 @@ def test_few_calls(work: str, sweep: Sweep, watchdog: Watchdog) -> None:
     place = sorted(WORKS).index(work)
     for number, (call, count) in enumerate(sorted(counts.items())):
         watchdog.feed()
-        action = ACTIONS[(number + place) % len(ACTIONS)]
+        actions = (*ACTIONS, SHORT_WRITE) if call in WRITES else ACTIONS
+        action = actions[(number + place) % len(actions)]
         hit += sweep.at(work, call, action, 1 + (number + place) % 3 * (count - 1) // 3)
     assert hit >= len(counts) // 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", (*ACTIONS, SHORT_WRITE))
 @pytest.mark.parametrize("work", WORKS)
 def test_every_call(work: str, action: str, sweep: Sweep, watchdog: Watchdog) -> None:
     """Until a whole run passes untouched, for each kind of call."""
     points: Counter[str] = Counter()
-    for call in SWEPT:
+    for call in WRITES if action == SHORT_WRITE else SWEPT:
         for nth in range(1, POINTS_MAX):
             watchdog.feed()
             if not sweep.at(work, call, action, nth):
