@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from engine import Store
-from eventlog import limits, removal
+from eventlog import limits, rebuild, removal
 from eventlog.errors import TurnlogError
-from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
+from eventlog.failpoints import NAMES, failpoints, kill, raise_, set_failpoints
 from tests.crash.driver import ERRORS, OPENINGS_MAX, Fault, wait_at
 from tests.crash.journal import Journal
 from tests.crash.upkeep import (
@@ -139,12 +140,51 @@ def _work(prepare: Callable[[Path], None], *contents: Content, erase: bool = Fal
     )
 
 
+# Rebuilding
+
+
+def _prepare_removed(path: Path) -> None:
+    """A session was deleted, another one erased, and both are still to be removed."""
+    _prepare_cut(path)
+    fails = failpoints({"removal.after_slice": raise_(ERRORS["io"])})
+    with fails, Store.open(path, create=False) as store:
+        session_of(store, DOOMED.name).delete().result(WAIT_S)
+        with suppress(TurnlogError):
+            session_of(store, DOOMED_TWO.name).erase(timeout=WAIT_S)
+    with Store.open(path, read_only=True) as store, store._log.views.transaction() as tables:
+        assert len(list(tables.rows("removal"))) == 2
+
+
+def _rebuild(path: Path) -> None:
+    bounds: Any = rebuild
+    bounds.STEP_SESSIONS_MAX = 2
+    with opened(path) as store:
+        store.rebuild()
+
+
+def _judge_rebuilt(path: Path, done: bool) -> None:
+    """Nothing changed for who reads; when it is done, nor for who appends."""
+    with Store.open(path, create=False, verify=True) as store:
+        for content in KEPT:
+            content.require(store)
+        for content in (DOOMED, DOOMED_TWO):
+            content.require_gone(store)
+        judge_order(store, KEPT)
+        if done:
+            require_removed(store, DOOMED, len(KEPT) + 1, erased=False)
+            require_removed(store, DOOMED_TWO, len(KEPT) + 2, erased=True)
+    if done:
+        _judge_names(path, list(KEPT), (DOOMED, DOOMED_TWO))
+        require_no_left_over(path)
+
+
 WORKS: Final[dict[str, Work]] = {
     "delete": _work(_prepare, DOOMED),
     "delete two": _work(_prepare, DOOMED, DOOMED_TWO),
     "delete cut": _work(_prepare_cut, DOOMED),
     "erase": _work(_prepare, DOOMED, erase=True),
     "erase cut": _work(_prepare_cut, DOOMED, erase=True),
+    "rebuild": Work(_prepare_removed, _rebuild, _judge_rebuilt),
 }
 
 
