@@ -36,8 +36,9 @@ COMMIT_SEALED_EVENTS_MAX: Final = 2 * COMMIT_EVENTS_MAX  # about 20 ms, in slice
 COMMIT_SEALED_BYTES_MAX: Final = 2 * COMMIT_BYTES_MAX  # of records, before they are compressed
 COMMIT_CUTS_MAX: Final = 2  # hot tables cut, of 4 blocks each
 STALE_ROWS_MAX: Final = 16_384  # replaced activity rows that may wait for an idle moment
-COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB
 COMMIT_REMOVED_MAX: Final = 1_024  # rows deleted or overwritten; each lets the GIL go
+COMMIT_MERGE_BYTES_MAX: Final = 256 * KIB  # of segments, and of id runs, each
+CLOSE_MERGE_BYTES_MAX: Final = 4 * MIB  # of segments; a close need not wait for more
 SLICE_US: Final = 300  # µs of Python a background thread runs before it lets the GIL go
 
 # Hot log
@@ -59,6 +60,7 @@ SEGMENT_BYTES_MAX: Final = 64 * MIB  # raw bytes of a segment, checked before it
 LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 NAMES_MAX: Final = 65_536  # session names and rows kept
+MERGE_SESSIONS_MAX: Final = 65_536  # sessions of which it is known what is to be merged
 READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together
 PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, cast
@@ -91,6 +91,25 @@ class SegmentPrefix:
     messages: int
     voids: int
     kinds: int
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return PREFIX.pack(
+            self.version,
+            self.codec,
+            self.dictionary,
+            self.reserved,
+            self.count,
+            self.content_bytes,
+            self.first_position,
+            self.last_position,
+            self.first_recorded_us,
+            self.last_recorded_us,
+            self.messages_before,
+            self.messages,
+            self.voids,
+            self.kinds,
+        )
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> SegmentPrefix:
@@ -244,12 +263,9 @@ def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, byte
     for number, (run, content, payload) in enumerate(
         zip(runs, contents, _compressed(contents), strict=True)
     ):
-        codec = ZSTD
-        if len(payload) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
-            payload, codec = content, RAW
-        prefix = PREFIX.pack(
+        prefix = SegmentPrefix(
             VERSION,
-            codec,
+            ZSTD,
             0,
             0,
             len(run.records),
@@ -264,13 +280,69 @@ def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, byte
             kinds[number],
         )
         key = PAIR.pack(run.session, run.last_sequence)
-        segments.append((key, b"".join((_checksum(key, prefix, content), prefix, payload))))
+        segments.append((key, _sealed(key, prefix, content, payload)))
     return segments
 
 
 def encode_segment(run: Run) -> tuple[bytes, bytes]:
     """Seal one run; gives key and value."""
     return encode_segments([run], describe_runs([run]))[0]
+
+
+def join_segments(session: int, segments: Sequence[Segment]) -> tuple[bytes, bytes]:
+    """One segment of neighbouring ones; gives key and value.
+
+    Args:
+        session: Their session number.
+        segments: Whole segments, oldest first.
+
+    Raises:
+        CorruptionError: They are no neighbours.
+    """
+    first, last = segments[0], segments[-1]
+    stop = first.first_sequence
+    position = 0
+    for segment in segments:
+        if segment.first_sequence != stop or segment.prefix.first_position <= position:
+            where = f"segment {session}/{segment.first_sequence + segment.count - 1}"
+            raise CorruptionError("does not follow the one before", where=where)
+        stop += segment.count
+        position = segment.prefix.last_position
+    count = stop - first.first_sequence
+    assert count <= SEGMENT_EVENTS_MAX, count
+    heads = b"".join([segment.heads for segment in segments])
+    words = np.frombuffer(heads, "<u8").reshape(count, columns.WORDS)
+    content = b"".join(
+        [
+            columns.shuffle(columns.differences(words, [0])),
+            *[segment.tails for segment in segments],
+        ]
+    )
+    kinds = 0
+    for segment in segments:
+        kinds |= segment.prefix.kinds
+    prefix = replace(
+        last.prefix,
+        count=count,
+        content_bytes=len(content),
+        first_position=first.prefix.first_position,
+        first_recorded_us=first.prefix.first_recorded_us,
+        messages_before=first.prefix.messages_before,
+        messages=sum([segment.prefix.messages for segment in segments]),
+        voids=sum([segment.prefix.voids for segment in segments]),
+        kinds=kinds,
+    )
+    key = PAIR.pack(session, stop - 1)
+    return key, _sealed(key, prefix, content, _compressed([content])[0])
+
+
+def _sealed(key: bytes, prefix: SegmentPrefix, content: bytes, frame: bytes) -> bytes:
+    """The value of a segment; compressed where that gains enough. Sets the prefix's codec."""
+    prefix.codec = ZSTD
+    if len(frame) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
+        frame, prefix.codec = content, RAW
+    stored = prefix.pack()
+    return b"".join((_checksum(key, stored, content), stored, frame))
 
 
 def _compressed(contents: list[bytes]) -> list[bytes]:

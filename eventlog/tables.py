@@ -353,6 +353,10 @@ class WriteTables(ReadTables):
         """Store segments; keys rising."""
         self._put_many("segment", items)
 
+    def remove_segment(self, key: bytes) -> None:
+        """Remove a segment whose events are in another one now."""
+        self.transaction.delete(key, db=self.tables["segment"])
+
     def put_block(self, key: bytes, value: bytes) -> None:
         """Store an order block."""
         self.transaction.put(key, value, db=self.tables["order"])

@@ -47,9 +47,10 @@ from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
 from eventlog.keys import U64
-from eventlog.limits import COMMIT_MERGE_BYTES_MAX, SLICE_US
+from eventlog.limits import CLOSE_MERGE_BYTES_MAX, COMMIT_MERGE_BYTES_MAX, SLICE_US
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.lookups import TenantSecrets, TransactionLookups
+from eventlog.merging import Merges, Merging
 from eventlog.order import block_first, block_of, encode_block
 from eventlog.removal import Removals
 from eventlog.rows import CommitRecord
@@ -74,6 +75,7 @@ class _Work:
     plan: Plan
     sealing: Sealing
     removals: Removals
+    merging: Merging
     record: CommitRecord
     is_empty: bool
     running: Running | None = None  # the task whose step this was
@@ -111,6 +113,7 @@ class Writer:
         self.on_commit: Callable[[], None] = nothing
         self.generation = 0  # the commit record's, of which the options are known
         self.on_generation: Callable[[ReadTables], None] = _forget
+        self.merges = Merges()
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
@@ -126,6 +129,7 @@ class Writer:
         self._doubt: _Doubt | None = None
         self._ids_pending = True
         self._removals_pending = True
+        self._merged_before = 0  # bytes of segments, when closing began
         self._thread: threading.Thread | None = None
 
     # Calls from any thread
@@ -231,6 +235,7 @@ class Writer:
     def close(self, timeout: float) -> bool:
         """Commit what waits and end the thread; False when that takes longer than ``timeout``."""
         with self._lock:
+            self._merged_before = self.merges.content_bytes
             self.machine.close()
             self._wake()
         thread = self._thread
@@ -400,6 +405,7 @@ class Writer:
             if work is not None:
                 work.plan.drop(index)
                 work.sealing.drop(index)
+                self.merges.drop(work.merging)
             mapped = _as_ours(error, self.environment.path)
             if isinstance(error, _HotLogFullError) and self._put_back < PUT_BACK_MAX:
                 self._put_back += 1
@@ -477,9 +483,9 @@ class Writer:
         sealing = Sealing(floor=record.floor)
         none = Removals()
         if changed is None:
-            return _Work(plan, sealing, none, record, is_empty=True, running=running)
+            return _Work(plan, sealing, none, Merging(), record, is_empty=True, running=running)
         written = self._put_record(tables, record, changed)
-        return _Work(plan, sealing, none, written, is_empty=False, running=running)
+        return _Work(plan, sealing, none, Merging(), written, is_empty=False, running=running)
 
     def _put_record(
         self, tables: WriteTables, before: CommitRecord, changed: CommitRecord
@@ -511,14 +517,32 @@ class Writer:
         self.pause()
         leaving = {each.state for each in plan.removed}
         sealing = seal(tables, log, index, record.floor, len(plan.records), leaving, self.pause)
+        merging = Merging()
         try:
+            merging = self._merge(tables, plan, sealing)
             removals = removal.begin(
                 tables, log, index, plan.removed, plan.recorded_us, plan.stored, self.pause
             )
-            return self._finish(tables, record, plan, lookups, sealing, removals)
+            return self._finish(tables, record, plan, lookups, sealing, merging, removals)
         except BaseException:
             sealing.drop(index)
+            self.merges.drop(merging)
             raise
+
+    def _merge(self, tables: WriteTables, plan: Plan, sealing: Sealing) -> Merging:
+        """Merging's share of work: none after a failure, which may have come of too little room."""
+        if self._vain or self.index.damaged:
+            return Merging()
+        now_us = CLOCK.monotonic_us()
+        share = self.merges.share(len(plan.records), now_us)
+        return self.merges.merge(tables, sealing, self._cache, share, now_us, self.pause)
+
+    def _merges_wait(self) -> bool:
+        machine = self.machine
+        merged = self.merges.content_bytes - self._merged_before
+        if machine.closing and merged > CLOSE_MERGE_BYTES_MAX:
+            return False
+        return bool(self.merges.waiting) and not self.index.damaged
 
     def _finish(
         self,
@@ -527,6 +551,7 @@ class Writer:
         plan: Plan,
         lookups: TransactionLookups,
         sealing: Sealing,
+        merging: Merging,
         removals: Removals,
     ) -> _Work:
         """The shares of id runs and of removal, and the commit record."""
@@ -543,10 +568,16 @@ class Writer:
         self._removals_pending = removals.is_pending
         fp("commit.after_puts")
         is_empty = not (
-            plan.records or sealing.rows or sealing.cuts or sealing.removed or merged or has_removed
+            plan.records
+            or sealing.rows
+            or sealing.cuts
+            or sealing.removed
+            or merging.rows
+            or merged
+            or has_removed
         )
         if is_empty:
-            return _Work(plan, sealing, removals, record, is_empty=True)
+            return _Work(plan, sealing, removals, merging, record, is_empty=True)
         changed = replace(
             record,
             last_position=plan.last,
@@ -561,7 +592,7 @@ class Writer:
             link=plan.link,
         )
         written = self._put_record(tables, record, changed)
-        return _Work(plan, sealing, removals, written, is_empty=False)
+        return _Work(plan, sealing, removals, merging, written, is_empty=False)
 
     def catch_up(
         self, tables: ReadTables, record: CommitRecord, *, pause: Callable[[], None]
@@ -609,6 +640,9 @@ class Writer:
         if not work.is_empty:
             plan.merge(index, self.pause)
             work.sealing.merge(index)
+            self.merges.note(work.sealing)
+        self.merges.take(work.merging, index)
+        if not work.is_empty:
             work.removals.merge(index)
             index.transaction = work.record.transaction
             if work.record.generation != index.generation:  # of a task that changed the rules
@@ -620,10 +654,12 @@ class Writer:
         with self._lock:  # after the acks: until then the batch is something to wait for
             self.machine.committed()
             # A commit that found nothing to do would find nothing if it came again.
+            # But for the sessions that it did not get round to looking at.
             if work.running is None:
-                self.machine.overdue = not work.is_empty and (
-                    is_overdue(index) or self._ids_pending or self._removals_pending
-                )
+                self.machine.overdue = (
+                    not work.is_empty
+                    and (is_overdue(index) or self._ids_pending or self._removals_pending)
+                ) or self._merges_wait()
         if work.running is not None:
             self._step_taken(work.running)
         self.on_commit()
@@ -728,6 +764,7 @@ class Writer:
         with index.lock:
             index.clear()
         self._cache.clear()
+        self.merges.drop(doubt.work.merging)
         running = doubt.work.running
         if applied:
             self._settle(doubt.work.plan)

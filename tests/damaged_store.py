@@ -30,8 +30,13 @@ Row = tuple[str, bytes, bytes]  # table, key, value
 
 
 def make(path: Path) -> None:
-    """Make it: three sessions of which most is sealed and cut, one that is only hot."""
+    """Make it: three sessions of which most is sealed and cut, one that is only hot.
+
+    Their segments are not merged, so that each session has several.
+    """
     with Store.open(path, snapshot_frequency=20) as store:
+        merges: Any = store._log.writer.merges
+        merges.note = lambda _: None
         calls = [
             store.tenant(tenant).session(name, user_id=f"user of {name}", metadata={"k": b"1"})
             for tenant, name in SESSIONS[:3]

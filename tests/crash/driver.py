@@ -12,6 +12,7 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine import Store
 from eventlog import limits, sealing
 from eventlog.errors import TurnlogError
 from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
+from eventlog.merging import FACTOR
 from eventlog.raw import DATA_FILE
 from tests import old_store
 from tests.crash.journal import Journal
@@ -28,6 +30,7 @@ from tests.crash.workload import Operation, Recorder, Share, seal_eagerly, sessi
 OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
 SESSIONS = [("", "one"), ("", "two"), ("acme", "one"), ("acme", "three")]
 CUT_FREQUENCY = 4_096  # nothing is sealed by itself while a store to be cut is prepared
+MERGE_FREQUENCY = 2  # segments are short, and soon there are enough to be merged
 
 COPIES = ("a backup", "restored")  # what operations make beside the store
 COPYING = ("backup", "restore", "vacuum", "upgrade")
@@ -42,7 +45,7 @@ def prepare(path: str, journal: str, operation: str) -> None:
     """Make a store on which ``operation`` does its work at once; it is closed afterwards."""
     if operation == "upgrade":
         old_store.make(Path(path))
-    frequency = CUT_FREQUENCY if operation == "cut" else None
+    frequency = {"cut": CUT_FREQUENCY, "merge": MERGE_FREQUENCY}.get(operation)
     with Store.open(path, snapshot_frequency=frequency) as store:
         recorder = Recorder(store, Journal(journal))
         if operation in ("append", "full", "memory", "pressure", "read", *COPYING):
@@ -52,6 +55,13 @@ def prepare(path: str, journal: str, operation: str) -> None:
                 recorder.do(
                     Operation(f"before {number}", "many", (Share(name, 24),), f"k{number}", True)
                 )
+        elif operation == "merge":
+            for number in range(FACTOR - 1):
+                for name in SESSIONS:
+                    recorder.do(
+                        Operation(f"before {number} {name}", "many", (Share(name, 2),), named=True)
+                    )
+                store.flush()
         elif operation == "cut":
             for number in range(limits.HOT_TABLE_POSITIONS // 100 + 2):
                 name = SESSIONS[number % len(SESSIONS)]
@@ -81,6 +91,16 @@ def _roll_up(recorder: Recorder) -> None:
             count = 2 if round_ == 0 else 26
             recorder.submit(Operation(f"due {round_}.{number}", "many", (Share(name, count),)))
         recorder.settle()
+
+
+def _merge(recorder: Recorder) -> None:
+    """Each session gets the segments that make a larger one, twice."""
+    for round_ in range(FACTOR + 1):
+        for number, name in enumerate(SESSIONS):
+            recorder.submit(Operation(f"merge {round_}.{number}", "many", (Share(name, 2),)))
+        recorder.settle()
+        with suppress(TurnlogError):
+            recorder.store.flush()
 
 
 def _cut(recorder: Recorder) -> None:
@@ -186,6 +206,7 @@ OPERATIONS: dict[str, Callable[[Recorder], None]] = {
     "append": _append,
     "roll up": _roll_up,
     "cut": _cut,
+    "merge": _merge,
     "full": _full,
     "memory": _memory,
     "pressure": _pressure,
