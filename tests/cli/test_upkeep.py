@@ -57,6 +57,31 @@ def test_json_tells_the_same(turnlog: Any, calls: Path, tmp_path: Path) -> None:
     assert texts(again) == texts(calls)
 
 
+def test_a_session_is_erased(turnlog: Any, calls: Path) -> None:
+    with Store.open(calls, create=False) as store:
+        names = [info.name for info in store.sessions().sessions]
+    outcome = turnlog("erase", calls, names[0], "--yes")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "until turnlog vacuum; backups and other copies" in outcome.out
+    again = turnlog("erase", calls, names[0], "--yes")
+    assert (again.code, again.out) == (1, "")
+    with Store.open(calls, create=False) as store:
+        assert [info.name for info in store.sessions().sessions] == names[1:]
+        store.session("more").append({"role": "user", "content": "x"}).result()
+    told = json.loads(turnlog("erase", calls, "more", "--yes", "--json").out)
+    assert (told["session"], told["event_count"], told["is_live"]) == ("more", 1, False)
+
+
+def test_derived_tables_are_rebuilt(turnlog: Any, calls: Path) -> None:
+    before = texts(calls)
+    outcome = turnlog("rebuild", calls)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("rebuilt from ")
+    told = json.loads(turnlog("rebuild", calls, "--json").out)
+    assert "activity" in told["tables"] and told["rows_changed"] == 0
+    assert texts(calls) == before
+
+
 @pytest.mark.parametrize("verb", ["backup", "restore"])
 def test_a_target_that_is_taken(turnlog: Any, verb: str, calls: Path, tmp_path: Path) -> None:
     source = calls

@@ -22,7 +22,7 @@ from .conftest import acting
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
-KEEPING = ("vacuum", "backup", "restore", "upgrade", "configure")
+KEEPING = ("rebuild", "erase", "vacuum", "backup", "restore", "upgrade", "configure")
 WITH_JSON = (
     *("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate"),
     *KEEPING,
@@ -32,6 +32,8 @@ WITH_JSON = (
 def arguments(verb: str, store: Path) -> list[object]:
     if verb in ("replay", "show"):
         return [verb, store, "s"]
+    if verb == "erase":
+        return [verb, store, "s", "--yes"]
     if verb in ("backup", "restore"):
         return [verb, store, store.parent.parent / "made"]
     return [verb, store, *(["--yes"] if verb in ("vacuum", "upgrade") else [])]

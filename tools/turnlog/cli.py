@@ -26,7 +26,7 @@ from eventlog.version import VERSION
 from turnlog import terminal, upkeep
 from turnlog.exits import ExitCode, exit_code_of, exit_table
 from turnlog.formats import format_table
-from turnlog.parsing import AsJson, StorePath, Verb, example, leave
+from turnlog.parsing import AsJson, SessionName, StorePath, TenantName, Verb, example, leave
 from turnlog.piped import STANDARD_INPUT
 
 EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
@@ -147,12 +147,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-SessionName = Annotated[
-    str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
-]
-TenantName = Annotated[
-    str, typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one.")
-]
 AnyTenantName = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),

@@ -22,6 +22,12 @@ class Verb(TyperCommand):
 StorePath = Annotated[
     Path, typer.Argument(metavar="STORE", help="The store's directory.", show_default=False)
 ]
+SessionName = Annotated[
+    str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
+]
+TenantName = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 

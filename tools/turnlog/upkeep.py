@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnlog.parsing import AsJson, StorePath, Verb, example, leave
+from turnlog.parsing import AsJson, SessionName, StorePath, TenantName, Verb, example, leave
 
 NewPath = Annotated[
     Path, typer.Argument(metavar="TARGET", help="Where nothing is yet.", show_default=False)
@@ -20,6 +20,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobod
 
 def add_to(app: typer.Typer) -> None:
     """Declare the verbs."""
+    app.command(cls=Verb, epilog=example("turnlog rebuild calls.turnlog"))(rebuild)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            "turnlog erase calls.turnlog call-42 --yes",
+            "turnlog erase calls.turnlog call-42 --tenant acme --yes --json",
+        ),
+    )(erase)
     app.command(cls=Verb, epilog=example("turnlog vacuum calls.turnlog --yes"))(vacuum)
     app.command(
         cls=Verb,
@@ -46,6 +54,34 @@ def add_to(app: typer.Typer) -> None:
             "turnlog configure calls.turnlog --quota-bytes none",
         ),
     )(configure)
+
+
+def rebuild(store: StorePath, as_json: AsJson = False) -> None:
+    """Make what is derived from the log anew, while others use the store.
+
+    Lookups of names, keys and ids, listings and state are made again from the events; the old ones
+    serve until then. One that was stopped goes on where it was.
+    """
+    from turnlog.verbs import rebuild_store
+
+    leave(rebuild_store.run(store, as_json=as_json))
+
+
+def erase(
+    store: StorePath,
+    session: SessionName,
+    tenant: TenantName = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a session and overwrite what it held.
+
+    Its name is free again. The data file may hold old pages of it until `turnlog vacuum`; backups
+    are not touched.
+    """
+    from turnlog.verbs import erase_session
+
+    leave(erase_session.run(store, session, tenant=tenant, yes=yes, as_json=as_json))
 
 
 def vacuum(store: StorePath, yes: Yes = False, as_json: AsJson = False) -> None:
