@@ -67,7 +67,7 @@ def test_a_fault_at_a_failpoint(
                 assert status == -signal.SIGKILL, f"{where}: {job.child.said()}"
             else:
                 assert status == 0, f"{where}: {job.child.said()}"
-            if action == "io":
+            if action == "io" and not name.endswith(".after_view"):  # raised in a caller, bare
                 bare = [line for line in job.lines() if line.get("bare")]
                 assert not bare, f"{where}: {bare}"
             workshop.judge(job)

@@ -1,0 +1,285 @@
+"""The oracle of sessions that come and go: what must hold, judged by journals alone.
+
+R1   every acknowledged append of a live incarnation is there, equal, at its place
+R2   nothing of a removed incarnation can be read; its positions are void
+R3   positions and sequences are dense; numbers are never used again
+R4   an append is there whole or not at all, and in one incarnation
+R5   an incarnation is gone only if somebody asked for it, and whoever was told so was right
+R6   of an erased incarnation no live record holds anything
+R7   the store's own check finds nothing
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from engine import Store
+from engine.events import Event
+from eventlog.keys import U64
+from tests.crash.journal import JournalReader
+from tests.crash.removals import CONTROLS, bodies_of
+from tests.crash.upkeep import require_no_left_over
+from tests.crash.workload import Name, session_of
+
+
+@dataclass(slots=True)
+class Asked:
+    """An operation that was submitted."""
+
+    name: Name
+    way: str
+    count: int
+    told: list[Told] = field(default_factory=list)
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an ack said."""
+
+    number: int
+    first: int
+    last: int
+    position: int
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """What the log holds of one session number."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it ends with a tombstone."""
+        return self.events[-1].kind == "tombstone"
+
+
+class Incarnations:
+    """Judges one store when nobody has it open."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._readers: dict[Path, JournalReader] = {}
+        self.asked: dict[str, Asked] = {}
+        self.events = 0
+
+    def listen(self, journal: Path) -> None:
+        """Believe this journal too."""
+        self._readers[journal] = JournalReader(journal)
+
+    def _absorb(self) -> None:
+        for reader in self._readers.values():
+            for line in reader.read():
+                if "do" in line:
+                    tenant, session = line["name"]
+                    self.asked.setdefault(
+                        line["do"], Asked((tenant, session), line["way"], line["count"])
+                    )
+                elif "ack" in line:
+                    told = Told(line["number"], line["first"], line["last"], line["position"])
+                    self.asked[line["ack"]].told.append(told)
+                elif "no" in line:
+                    self.asked[line["no"]].is_refused = True
+
+    def audit(self, path: Path, *, thorough: bool) -> None:
+        """Judge everything.
+
+        Args:
+            path: The store.
+            thorough: Also let the store finish what is left to remove, and look for its bytes.
+        """
+        self._absorb()
+        with Store.open(path, create=False, read_only=not thorough, verify=True) as store:
+            every = list(store.read(voids=True))
+            self.events = len(every)
+            self._hold(
+                [event.position for event in every] == list(range(1, store.last_position + 1)),
+                "R3: positions have gaps",
+            )
+            found = self._sort(every)
+            self._judge_live(store, found)
+            self._judge_told(every, found)
+            report = store.check()
+            self._hold(report.ok, f"R7: check finds {report.findings}")
+            if thorough:
+                store.session("auditor").append({"role": "user"}).result(15)
+                store.flush(15)
+                self._judge_removed(store)
+        if thorough:
+            with Store.open(path, create=False) as store:
+                store.session("auditor").delete().result(15)
+                report = store.check()
+                self._hold(report.ok, f"R7: check finds {report.findings}")
+            require_no_left_over(path)
+
+    def _sort(self, every: list[Event]) -> dict[int, Incarnation]:
+        """Events by incarnation."""
+        found: dict[int, Incarnation] = defaultdict(Incarnation)
+        for event in every:
+            number = event.session_number
+            if number not in found:
+                self._hold(number == len(found) + 1, f"R3: {number} is not the next number")
+            incarnation = found[number]
+            self._hold(
+                event.sequence == len(incarnation.events),
+                f"R3: {event} of {number} follows {len(incarnation.events)} events",
+            )
+            incarnation.events.append(event)
+        for number, incarnation in found.items():
+            kinds = [event.kind for event in incarnation.events]
+            if incarnation.is_gone:
+                self._hold(set(kinds[:-1]) <= {"void"}, f"R2: {number} is gone and holds {kinds}")
+                self._hold(
+                    all([event.body is None for event in incarnation.events]),
+                    f"R2: bodies of {number}, which is gone, can be read",
+                )
+            else:
+                self._hold(
+                    "void" not in kinds and "tombstone" not in kinds,
+                    f"R2: {number} is not gone and holds {kinds}",
+                )
+        return found
+
+    def _judge_live(self, store: Store, found: dict[int, Incarnation]) -> None:
+        """What can be read of each session is one incarnation's, and whole."""
+        live: dict[Name, int] = {}
+        for number, incarnation in found.items():
+            if incarnation.is_gone:
+                continue
+            names = {(event.tenant, event.session) for event in incarnation.events}
+            self._hold(len(names) == 1, f"R4: {number} is {names}")
+            name = names.pop()
+            self._hold(name not in live, f"R3: {name} is {live.get(name)} and {number}")
+            live[name] = number
+            if name != ("", "auditor"):
+                self._judge_appends(name, number, incarnation)
+        asked = {asked.name for asked in self.asked.values()}
+        for name in asked:
+            session = session_of(store, name)
+            info = session.info()
+            self._hold(
+                (None if info is None else info.number) == live.get(name),
+                f"R2: {name} is {info}, not {live.get(name)}",
+            )
+            events = found[live[name]].events if name in live else []
+            self._hold(list(session.events()) == events, f"R1: events of {name} differ")
+            bodies = [event.body for event in events if event.kind == "message"]
+            self._hold(session.history() == bodies, f"R1: the history of {name} differs")
+            self._hold(session.history(9) == bodies[-9:], f"R1: the last of {name} differ")
+            if info is not None:
+                self._hold(
+                    (info.event_count, info.message_count, info.last_position)
+                    == (len(events), len(bodies), events[-1].position),
+                    f"R1: {info} of {len(events)} events",
+                )
+        for tenant in ("", "acme"):
+            listed = [
+                (tenant, info.name) for info in store.tenant(tenant).sessions(limit=1_000).sessions
+            ]
+            wanted = [name for name in live if name[0] == tenant]
+            wanted.sort(key=lambda name: -found[live[name]].events[-1].position)
+            self._hold(listed == wanted, f"R2: {tenant!r} lists {listed}, not {wanted}")
+
+    def _judge_appends(self, name: Name, number: int, incarnation: Incarnation) -> None:
+        """Its events are appends to it, each whole and once."""
+        seen: set[str] = set()
+        events = [event for event in incarnation.events if event.kind not in CONTROLS]
+        while events:
+            operation, count = events[0].body["operation"], events[0].body["count"]
+            asked = self.asked.get(operation)
+            self._hold(
+                asked is not None and asked.name == name and asked.count == count,
+                f"R4: {events[0]} of {operation} belongs to {asked}, not to {name}",
+            )
+            self._hold(operation not in seen, f"R4: {operation} is in {number} twice")
+            seen.add(operation)
+            self._hold(
+                [event.body for event in events[:count]] == bodies_of(operation, count),
+                f"R4: {operation} in {number} is not whole",
+            )
+            del events[:count]
+
+    def _judge_told(self, every: list[Event], found: dict[int, Incarnation]) -> None:
+        """What was acknowledged is so, or was removed since by somebody who said so."""
+        removers: dict[Name, list[Asked]] = defaultdict(list)
+        for asked in self.asked.values():
+            if asked.way in ("delete", "erase"):
+                removers[asked.name].append(asked)
+        for operation, asked in self.asked.items():
+            for told in asked.told:
+                event = every[told.position - 1]
+                self._hold(
+                    (event.session_number, event.sequence) == (told.number, told.last)
+                    or asked.way == "create",
+                    f"R1: {operation}, told {told}, is at {event}",
+                )
+                incarnation = found[told.number]
+                if asked.way in ("delete", "erase"):
+                    self._hold(
+                        incarnation.is_gone and event.kind == "tombstone",
+                        f"R5: {operation}, told {told}, left {event}",
+                    )
+                elif incarnation.is_gone:
+                    self._hold(
+                        any(
+                            [
+                                not each.is_refused
+                                and all([by.number == told.number for by in each.told])
+                                for each in removers[asked.name]
+                            ]
+                        ),
+                        f"R5: nobody removed {told.number}, which holds {operation}",
+                    )
+                elif asked.way == "append":
+                    events = incarnation.events[told.first : told.last + 1]
+                    self._hold(
+                        [event.body for event in events] == bodies_of(operation, asked.count),
+                        f"R1: {operation}, told {told}, holds {events}",
+                    )
+
+    def _judge_removed(self, store: Store) -> None:
+        """Nothing is left to be removed, and of what was erased no live record has anything."""
+        gone: set[int] = set()
+        erased: set[int] = set()
+        for asked in self.asked.values():
+            if asked.way in ("delete", "erase"):
+                gone.update([told.number for told in asked.told])
+            if asked.way == "erase":
+                erased.update([told.number for told in asked.told])
+        placed: dict[str, set[int]] = defaultdict(set)
+        for operation, asked in self.asked.items():
+            if asked.way == "append" and len(asked.told) == 1:
+                placed[operation].add(asked.told[0].number)
+        with store._log.views.transaction() as tables:
+            left = [U64.unpack(key)[0] for key, _ in tables.rows("removal")]
+            self._hold(not left, f"R6: {left} are still to be removed")
+            hot = b"".join(
+                [
+                    value
+                    for name in tables.tables
+                    if name.startswith("log.")
+                    for _, value in tables.rows(name)
+                ]
+            )
+            for number in gone:
+                prefix = U64.pack(number)
+                self._hold(not list(tables.rows("key", prefix)), f"R6: {number} has keys")
+                self._hold(
+                    len(list(tables.rows("segment", prefix))) <= 1, f"R6: {number} has segments"
+                )
+        for operation, numbers in placed.items():
+            if numbers <= erased:
+                self._hold(
+                    operation.encode() not in hot, f"R6: {operation} of {numbers} was erased"
+                )
+
+    def _hold(self, true: bool, message: str) -> None:
+        if not true:
+            self._fail(message)
+
+    def _fail(self, message: str) -> NoReturn:
+        raise AssertionError(f"{message} [{self._hint}]")

@@ -1,0 +1,317 @@
+"""Processes that append to, delete, erase and make anew a few sessions, and one that looks on.
+
+Each operation is journalled before it is submitted and once it is settled, with the number of the
+session's incarnation that it reached; content follows from its name, as in ``workload``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from engine import Store
+from engine.events import Event
+from eventlog import removal
+from eventlog.errors import SessionGoneError, SessionNotFoundError
+from tests.crash.journal import Journal
+from tests.crash.workload import Name, body_of, seal_eagerly, session_of
+
+SHARED: Final[tuple[Name, ...]] = (("", "call"), ("acme", "call"), ("acme", "a:b"))
+CONTROLS: Final = ("open", "void", "tombstone", "base")
+SETTLE_S: Final = 20.0
+
+
+def bodies_of(operation: str, count: int) -> list[dict[str, Any]]:
+    """What an append holds."""
+    return [body_of(operation, place, count) for place in range(count)]
+
+
+class Churn:
+    """A writer's operations, seeded."""
+
+    def __init__(self, store: Store, notes: Journal, slot: str, seed: int) -> None:
+        self._store = store
+        self._notes = notes
+        self._slot = f"{slot}.{seed:x}"
+        self._random = Random(f"{slot}/{seed}")
+        self._names = (*SHARED, ("", slot))
+        self._count = 0
+        self._keyed: deque[tuple[str, Name, int]] = deque(maxlen=20)
+        self._waiting: deque[tuple[str, Any]] = deque()
+
+    def step(self) -> None:
+        """Submit the next operation."""
+        random = self._random
+        name = random.choice(self._names)
+        way = random.choices(("append", "delete", "erase", "again", "create"), (70, 9, 5, 10, 6))[0]
+        if way == "again" and self._keyed:
+            operation, name, count = random.choice(self._keyed)
+            self._append(operation, name, count, operation)
+        elif way in ("append", "again"):
+            operation, count = self._name(), random.choice((1, 1, 1, 2, 5, 40))
+            key = operation if random.random() < 0.4 else None
+            if key is not None:
+                self._keyed.append((operation, name, count))
+            self._append(operation, name, count, key)
+        elif way == "create":
+            operation = self._name()
+            self._note(operation, name, way)
+            self._waiting.append((operation, session_of(self._store, name).create()))
+        elif way == "delete":
+            operation = self._name()
+            self._note(operation, name, way)
+            self._waiting.append((operation, session_of(self._store, name).delete()))
+        else:
+            self._erase(name)
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"{self._slot}-{self._count:06d}."
+
+    def _note(self, operation: str, name: Name, way: str, count: int = 0) -> None:
+        self._notes.write(do=operation, name=name, way=way, count=count)
+
+    def _append(self, operation: str, name: Name, count: int, key: str | None) -> None:
+        self._note(operation, name, "append", count)
+        ack = session_of(self._store, name).append_many(
+            bodies_of(operation, count),
+            ids=[f"{operation}#{place}" for place in range(count)] if key is not None else None,
+            idempotency_key=key,
+            wait=SETTLE_S,
+        )
+        self._waiting.append((operation, ack))
+
+    def _erase(self, name: Name) -> None:
+        operation = self._name()
+        self._note(operation, name, "erase")
+        try:
+            receipt = session_of(self._store, name).erase(timeout=SETTLE_S)
+        except SessionNotFoundError as error:
+            self._notes.write(no=operation, text=str(error))
+            return
+        self._notes.write(
+            ack=operation,
+            number=receipt.number,
+            first=receipt.event_count,
+            last=receipt.event_count,
+            position=receipt.position,
+        )
+
+    def settle(self, outstanding: int = 0) -> None:
+        """Wait until at most so many are open."""
+        while len(self._waiting) > outstanding:
+            operation, ack = self._waiting.popleft()
+            try:
+                ack.result(SETTLE_S)
+            except SessionNotFoundError as error:
+                self._notes.write(no=operation, text=str(error))
+                continue
+            self._notes.write(
+                ack=operation,
+                number=ack.session_number,
+                first=ack.first,
+                last=ack.last,
+                position=ack.position,
+                already=ack.already,
+            )
+
+
+def churn(
+    path: str,
+    journal: str,
+    slot: str,
+    seed: int,
+    frequency: int | None = None,
+    depth: int = 6,
+    pace_us: int = 0,
+    count: int | None = None,
+) -> None:
+    """A writer process.
+
+    Args:
+        path: The store.
+        journal: Where it keeps its journal.
+        slot: Names the writer.
+        seed: Makes the operations.
+        frequency: Seal a session once it has so many loose events, whatever the store says.
+        depth: At most so many open operations.
+        pace_us: µs to do nothing after each.
+        count: Operations to do, None for no end.
+    """
+    random = Random(f"churn {slot}/{seed}")
+    bounds: Any = removal
+    bounds.COMMIT_REMOVED_MAX = random.choice((2, 40, 1_024))
+    with Store.open(path) as store:
+        if frequency is not None:
+            seal_eagerly(store, frequency)
+        work = Churn(store, Journal(journal), slot, seed)
+        done = 0
+        while count is None or done < count:
+            done += 1
+            work.step()
+            work.settle(random.randint(0, depth))
+            if pace_us:
+                time.sleep(pace_us / 1e6)
+        work.settle()
+
+
+class Watcher:
+    """What one reader may see of sessions that come and go."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Name, int] = {}
+        self._gone: set[int] = set()
+        self._names: dict[int, Name] = {}
+
+    def take(self, event: Event) -> None:
+        """An event of any way of reading."""
+        number = event.session_number
+        if event.kind in ("void", "tombstone"):
+            self._gone.add(number)
+            assert event.body is None, event
+            return
+        assert number not in self._gone, f"{event} of {number} came back"
+        name = (event.tenant, event.session)
+        assert self._names.setdefault(number, name) == name, f"{number} is {name} and another"
+        if event.kind == "open":
+            return
+        body = event.body
+        assert body == body_of(body["operation"], body["place"], body["count"]), event
+
+    def newest(self, name: Name, number: int) -> None:
+        """A session's number only rises."""
+        assert number >= self._numbers.get(name, 0), f"{name} went back to {number}"
+        self._numbers[name] = number
+
+    def look_at_session(self, store: Store, name: Name, random: Random) -> None:
+        """All events of one incarnation from the first on, unless it goes meanwhile."""
+        session = session_of(store, name)
+        events: list[Event] = []
+        try:
+            for event in session.events():
+                assert not events or event.session_number == events[0].session_number, event
+                assert event.sequence == len(events), event
+                events.append(event)
+        except SessionGoneError as error:
+            assert events and error.expected == events[0].session_number
+            assert isinstance(error.current, int) and error.current > error.expected
+        for event in events:
+            if event.session_number not in self._gone:
+                self.take(event)
+        if events:
+            self.newest(name, events[0].session_number)
+            last = events[-1].body
+            if last is not None and last["place"] + 1 < last["count"]:
+                info = session.info()
+                assert info is None or info.number > events[0].session_number, (
+                    f"half an append, and {name} is still there: {events[-1]}"
+                )
+        self._judge_run(session.history(random.randint(1, 60)), name)
+        self._judge_run(session.history(), name)
+        info = session.info()
+        if info is not None:
+            self.newest(name, info.number)
+            assert (info.tenant, info.name) == name
+            assert info.number not in self._gone, f"{info} came back"
+
+    def _judge_run(self, bodies: list[Any], name: Name) -> None:
+        """Bodies that came in one piece follow each other as they were appended."""
+        before: Any = None
+        for body in bodies:
+            assert body == body_of(body["operation"], body["place"], body["count"]), name
+            if before is None:
+                pass
+            elif before["place"] + 1 < before["count"]:
+                assert body["operation"] == before["operation"], f"{name}: {before}, {body}"
+                assert body["place"] == before["place"] + 1, f"{name}: {before}, {body}"
+            else:
+                assert body["place"] == 0, f"{name}: {before}, {body}"
+            before = body
+
+    def look_at_order(self, store: Store, random: Random) -> None:
+        """The global order: a gap only where nothing was asked for."""
+        after = random.randrange(store.last_position + 1)
+        position = after
+        for event in store.read(after=after, voids=True):
+            position += 1
+            assert event.position == position, f"{event} where {position} is due"
+            self.take(event)
+
+    def look_at_list(self, store: Store) -> None:
+        """A listing has each session once."""
+        for tenant in ("", "acme"):
+            infos = store.tenant(tenant).sessions(limit=1_000).sessions
+            names = [info.name for info in infos]
+            assert len(set(names)) == len(names), names
+            for info in infos:
+                assert info.tenant == tenant and info.name, info
+                self.newest((tenant, info.name), info.number)
+
+
+def watch(path: str, journal: str, slot: str, seed: int, count: int | None = None) -> None:
+    """A reader process, open for long, so that its memory has met what is removed.
+
+    Args:
+        path: The store.
+        journal: Where it says that it looked.
+        slot: Its name.
+        seed: Decides what it looks at.
+        count: Looks to take, None for no end.
+    """
+    random = Random(f"watch {slot}/{seed}")
+    notes = Journal(journal)
+    watcher = Watcher()
+    done = 0
+    with Store.open(path, create=False, read_only=random.random() < 0.5) as store:
+        looks: list[Callable[[], None]] = [
+            lambda: watcher.look_at_session(store, random.choice(SHARED), random),
+            lambda: watcher.look_at_order(store, random),
+            lambda: watcher.look_at_list(store),
+        ]
+        while count is None or done < count:
+            done += 1
+            random.choice(looks)()
+            assert store.health()["ok"], store.health()
+            notes.write(saw=store.last_position)
+
+
+def attend(path: str, journal: str, slot: str, seed: int, count: int | None = None) -> None:
+    """A reader process that subscribes to everything: each event once, in order, none too late.
+
+    Args:
+        path: The store.
+        journal: Where it says what it saw.
+        slot: Its name.
+        seed: Decides where it begins.
+        count: Events to see, None for no end.
+    """
+    random = Random(f"attend {slot}/{seed}")
+    notes = Journal(journal)
+    watcher = Watcher()
+    sequences: dict[int, int] = defaultdict(lambda: -1)
+    done = 0
+    with Store.open(path, create=False, read_only=True) as store:
+        after = position = random.randrange(store.last_position + 1)
+        notes.write(saw=after)
+        with store.subscribe(after=after) as subscription:
+            for event in subscription:
+                assert event.position > position, event
+                position = event.position
+                number = event.session_number
+                assert event.sequence > sequences[number], event
+                sequences[number] = event.sequence
+                watcher.take(event)
+                done += 1
+                if not done % 16:
+                    notes.write(saw=position)
+                if done == count:
+                    return
+
+
+def journal_of(folder: Path, slot: str, number: int) -> Path:
+    """The journal of a slot's process."""
+    return folder / f"{slot}.{number:05d}.journal"
