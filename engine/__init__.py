@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.blobs import Blob, BlobReader, Blobs
 from engine.drafting import Part
 from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import LoadResult
@@ -48,6 +49,9 @@ __all__ = [
     "Ack",
     "AppendConflictError",
     "BackupReport",
+    "Blob",
+    "BlobReader",
+    "Blobs",
     "BusyError",
     "CheckReport",
     "ConflictError",

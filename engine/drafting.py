@@ -24,6 +24,7 @@ from eventlog.keys import name_bytes
 from eventlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_EVENTS_MAX,
+    EVENT_BLOBS_MAX,
     INT_MAX,
     KEY_BYTES_MAX,
     METADATA_BYTES_MAX,
@@ -43,7 +44,9 @@ _REQUEST_ID: Final = int(Extension.REQUEST_ID)
 _KIND_NAME: Final = int(Extension.KIND_NAME)
 _BODY_FIXES: Final = int(Extension.BODY_FIXES)
 _METADATA_FIXES: Final = int(Extension.METADATA_FIXES)
+_BLOBS: Final = int(Extension.BLOBS)
 _NAMED: Final = int(Flag.NAMED)
+_HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
 _INDEXABLE: Final = int(Flag.INDEXABLE)
 
 _TOKENS_MAX: Final = 2**32 - 1
@@ -105,6 +108,7 @@ def draft_event(
     turn_id: str | None = None,
     speech_id: str | None = None,
     request_id: str | None = None,
+    blobs: Sequence[bytes] = (),
     recorded_us: int | None = None,
     loading: bool = False,
 ) -> Draft:
@@ -116,6 +120,13 @@ def draft_event(
         LimitExceededError: Too large or too deep.
         UsageError: A time or token count out of range, or a control kind.
     """
+    if len(blobs) > EVENT_BLOBS_MAX:
+        raise LimitExceededError(
+            f"{len(blobs)} blobs of one event; at most {EVENT_BLOBS_MAX} are allowed",
+            name="EVENT_BLOBS_MAX",
+            actual=len(blobs),
+            limit=EVENT_BLOBS_MAX,
+        )
     code = kind_code(kind, loading=loading)
     if code == MESSAGE and type(body) is not dict:
         raise InvalidMessageError(f"a message must be a dict, not {_type(body)}", path="$")
@@ -151,6 +162,9 @@ def draft_event(
         marks[_BODY_FIXES] = fixes
     if metadata_fixes is not None:
         marks[_METADATA_FIXES] = metadata_fixes
+    if blobs:
+        marks[_BLOBS] = list(blobs)
+        flags |= _HAS_BLOBS
     role = 0
     if type(body) is dict and code == MESSAGE:
         given = body.get("role")
@@ -171,6 +185,7 @@ def draft_event(
         len(extension),
         id,
         None if recorded_us is None else whole(recorded_us, "recorded_us", 0, TIME_MAX),
+        tuple(blobs),
     )
 
 
@@ -225,6 +240,7 @@ def make_ack(
         content=b"" if idempotency_key is None else fingerprint_of(drafts),
         create=create,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
+        refers=any([draft.blobs for draft in drafts]),
         caller_id=last_id,
         queued=_is_queued(mode),
         removal=removal,
@@ -272,6 +288,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     first = acks[0]
     assert first.terms is not None
     first.terms.named = named
+    first.terms.refers = any([draft.blobs for draft in drafts])
     first.terms.caller_id = drafts[-1].caller_id
     first.terms.queued = _is_queued(mode)
     first.terms.more = acks[1:]

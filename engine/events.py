@@ -144,6 +144,13 @@ class Event(Record):
         """The model request that it belongs to."""
         return self._mark(Extension.REQUEST_ID)
 
+    @property
+    def blobs(self) -> tuple[bytes, ...]:
+        """Addresses of the blobs that it refers to, in the order given; see ``Tenant.blobs``."""
+        if not self.extension:
+            return ()
+        return tuple(self.marks.get(Extension.BLOBS, ()))
+
     def _mark(self, mark: Extension) -> str | None:
         return self.marks.get(mark) if self.extension else None
 

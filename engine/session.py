@@ -7,6 +7,7 @@ import reprlib
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.blobs import BlobLike, addresses_of
 from engine.drafting import (
     AckMode,
     Part,
@@ -137,6 +138,7 @@ class Session:
         turn_id: str | None = None,
         speech_id: str | None = None,
         request_id: str | None = None,
+        blobs: Sequence[BlobLike] = (),
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
@@ -158,6 +160,7 @@ class Session:
             turn_id: The turn.
             speech_id: The utterance.
             request_id: The model request.
+            blobs: What it refers to: what ``tenant.blobs.put`` gave, or addresses; at most 256.
             ack: ``"queued"`` makes awaiting the ack return once the append is accepted.
             wait: Seconds to wait for room in the queue, in a thread; None raises at once.
 
@@ -167,7 +170,8 @@ class Session:
             OverloadedError: The queue is full.
 
         The ack raises ``AppendConflictError``, ``IdempotencyConflictError`` or ``DuplicateIdError``
-        when a condition fails, and ``StorageFullError``, ``QuotaExceededError`` or ``BusyError``
+        when a condition fails, ``ConflictError`` when the tenant has no such blob (any more), and
+        ``StorageFullError``, ``QuotaExceededError`` or ``BusyError``
         when the store could not write; then nothing of the append was written.
         """
         if (
@@ -179,6 +183,7 @@ class Session:
             and turn_id is None
             and speech_id is None
             and request_id is None
+            and not blobs
         ):
             if (
                 expected_head is None
@@ -200,6 +205,7 @@ class Session:
                 turn_id=turn_id,
                 speech_id=speech_id,
                 request_id=request_id,
+                blobs=self._addresses(blobs),
             )
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
 
@@ -235,6 +241,7 @@ class Session:
         turn_id: str | None = None,
         speech_id: str | None = None,
         request_id: str | None = None,
+        blobs: Sequence[BlobLike] = (),
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
@@ -255,6 +262,7 @@ class Session:
             turn_id: See ``append``.
             speech_id: See ``append``.
             request_id: See ``append``.
+            blobs: See ``append``.
             ack: See ``append``.
             wait: See ``append``.
         """
@@ -269,6 +277,7 @@ class Session:
             turn_id=turn_id,
             speech_id=speech_id,
             request_id=request_id,
+            blobs=self._addresses(blobs),
         )
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
 
@@ -283,6 +292,7 @@ class Session:
         time_us: int | None = None,
         run_id: str | None = None,
         turn_id: str | None = None,
+        blobs: Sequence[Sequence[BlobLike]] | None = None,
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
@@ -297,6 +307,7 @@ class Session:
             time_us: See ``append``.
             run_id: See ``append``.
             turn_id: See ``append``.
+            blobs: What they refer to, a list for each.
             ack: See ``append``.
             wait: See ``append``.
         """
@@ -307,6 +318,7 @@ class Session:
             ids = items(ids, "ids")
             if len(ids) != len(messages):
                 raise UsageError(f"{len(ids)} ids for {len(messages)} messages")
+        addresses = self._addresses_of_each(blobs, len(messages), "messages")
         if len(messages) > BATCH_EVENTS_MAX:
             raise LimitExceededError(
                 f"{len(messages):,} events in one batch; at most {BATCH_EVENTS_MAX:,} are allowed",
@@ -321,6 +333,7 @@ class Session:
             and time_us is None
             and run_id is None
             and turn_id is None
+            and addresses is None
         ):
             drafts = [draft_message(message) for message in messages]
         else:
@@ -333,6 +346,7 @@ class Session:
                     time_us=time_us,
                     run_id=run_id,
                     turn_id=turn_id,
+                    blobs=() if addresses is None else addresses[number],
                 )
                 for number, message in enumerate(messages)
             ]
@@ -352,6 +366,7 @@ class Session:
         turn_id: str | None = None,
         speech_id: str | None = None,
         request_id: str | None = None,
+        blobs: Sequence[BlobLike] = (),
         ack: AckMode = "durable",
     ) -> Ack:
         """Append a large message from an event loop and wait until it is durable.
@@ -371,9 +386,11 @@ class Session:
             turn_id: See ``append``.
             speech_id: See ``append``.
             request_id: See ``append``.
+            blobs: See ``append``.
             ack: See ``append``.
         """
         loop = asyncio.get_running_loop()
+        addresses = self._addresses(blobs)
 
         def encode() -> Ack:
             draft = draft_event(
@@ -387,6 +404,7 @@ class Session:
                 turn_id=turn_id,
                 speech_id=speech_id,
                 request_id=request_id,
+                blobs=addresses,
             )
             return make_ack(
                 self._name,
@@ -406,6 +424,7 @@ class Session:
         messages: Sequence[dict[str, Any]] = (),
         *,
         events: Sequence[tuple[str, Any]] = (),
+        blobs: Sequence[Sequence[BlobLike]] | None = None,
         expected_head: int | None = None,
     ) -> Part:
         """This session's part of ``store.append_batch``.
@@ -413,15 +432,36 @@ class Session:
         Args:
             messages: Messages to append.
             events: Events to append after them, as (kind, body).
+            blobs: What they refer to, a list for each message and then for each event.
             expected_head: Sequence that must be the head, -1 for none; with no messages and no
                 events the session is only read.
         """
-        drafts = [draft_message(message) for message in items(messages, "messages")]
+        parts: list[tuple[str, Any]] = [("message", each) for each in items(messages, "messages")]
         for event in items(events, "events"):
             if type(event) is not tuple or len(event) != 2:
                 raise UsageError(f"events must hold (kind, body), not {reprlib.repr(event)}")
-            drafts.append(draft_event(*event))
+            parts.append(event)
+        addresses = self._addresses_of_each(blobs, len(parts), "messages and events")
+        drafts = [
+            draft_event(*part, blobs=() if addresses is None else addresses[number])
+            for number, part in enumerate(parts)
+        ]
         return Part(self._name, tuple(drafts), self._opening, expected_head)
+
+    def _addresses(self, blobs: Sequence[BlobLike]) -> tuple[bytes, ...]:
+        """The addresses of what an event refers to."""
+        return addresses_of(self._store._log, self.tenant, blobs) if blobs else ()
+
+    def _addresses_of_each(
+        self, blobs: Sequence[Sequence[BlobLike]] | None, count: int, what: str
+    ) -> list[tuple[bytes, ...]] | None:
+        """The addresses of what each of several events refers to."""
+        if blobs is None:
+            return None
+        given = items(blobs, "blobs")
+        if len(given) != count:
+            raise UsageError(f"{len(given)} lists of blobs for {count} {what}")
+        return [self._addresses(each) for each in given]
 
     def _submit(
         self,

@@ -12,6 +12,7 @@ from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+from engine.blobs import Blobs, collect_blobs
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import SessionInfo, SessionPage
 from engine.loading import Loader, LoadResult
@@ -78,6 +79,11 @@ class Tenant:
             metadata: Plain data, likewise.
         """
         return Session(self._store, self.name, name, user_id, title, metadata)
+
+    @property
+    def blobs(self) -> Blobs:
+        """This tenant's large contents, kept once each and apart from events; no I/O."""
+        return Blobs(self._store, self.name)
 
     def append_batch(self, parts: Sequence[Part], *, ack: AckMode = "durable") -> Ack:
         """Append to several sessions of this tenant atomically, with contiguous positions.
@@ -458,6 +464,22 @@ class Store(Tenant, Upkeep):
             session: Only sessions of this name.
         """
         return salvage_lines(self._log, tenant, session)
+
+    def collect_blobs(self, timeout: float | None = None) -> dict[str, int]:
+        """Remove blobs, of all tenants, that no event has named for an hour.
+
+        The store does so by itself, in moments without appends; this waits until it is done.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Returns:
+            How many ``blobs``, unfinished ``streams`` and ``chunks`` went.
+
+        Raises:
+            TimeoutError: Not done in time; what went is gone, the rest goes with the next.
+        """
+        return collect_blobs(self._log, seconds(timeout, "timeout"))
 
     def stats(self) -> dict[str, Any]:
         """Counts, bytes on disk, and memory against its bounds; plain data."""

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from eventlog.arguments import seconds
 from eventlog.errors import TurnlogError, UsageError
+from eventlog.limits import BLOB_REFERENCE_BYTES
 from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 
 WAITING: Final = 0
@@ -34,6 +35,7 @@ class Draft(NamedTuple):
         extension_bytes: How much of the payload is the extension.
         caller_id: The caller's id, or None.
         recorded_us: A recorded time to keep (loading an export), or None.
+        blobs: Addresses of the blobs that it refers to.
     """
 
     tail: bytes
@@ -41,11 +43,13 @@ class Draft(NamedTuple):
     extension_bytes: int = 0
     caller_id: str | None = None
     recorded_us: int | None = None
+    blobs: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
-        """Bytes of its record."""
-        return HEADER_BYTES + len(self.payload)
+        """Bytes of its record, and of what its references rewrite."""
+        size = HEADER_BYTES + len(self.payload)
+        return size + len(self.blobs) * BLOB_REFERENCE_BYTES if self.blobs else size
 
     @property
     def kind(self) -> int:
@@ -85,6 +89,7 @@ class Terms:
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
         named: True when a draft has a caller's id.
+        refers: True when a draft refers to blobs.
         caller_id: The last draft's id.
         queued: True when awaiting the ack is not to wait for the disk.
         removal: What it removes, or None.
@@ -105,6 +110,7 @@ class Terms:
         "more",
         "named",
         "queued",
+        "refers",
         "removal",
     )
 
@@ -117,6 +123,7 @@ class Terms:
         content: bytes = b"",
         create: bool = False,
         named: bool = False,
+        refers: bool = False,
         caller_id: str | None = None,
         queued: bool = False,
         removal: Removal | None = None,
@@ -127,6 +134,7 @@ class Terms:
         self.content = content
         self.create = create
         self.named = named
+        self.refers = refers
         self.caller_id = caller_id
         self.queued = queued
         self.removal = removal

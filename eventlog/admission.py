@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -104,6 +104,12 @@ class Lookups(Protocol):
 
     def is_gone(self, number: int) -> bool:
         """True for a session that was deleted."""
+
+    def require_blobs(self, name: str, addresses: Sequence[bytes]) -> None:
+        """Raise unless a tenant has these blobs."""
+
+    def add_references(self, name: str, addresses: Sequence[bytes]) -> None:
+        """Count references to blobs that ``require_blobs`` found."""
 
 
 @dataclass(slots=True)
@@ -370,6 +376,7 @@ class Admission:
             self._plan.repeated.append(ack)
             return
         self._refuse_full()
+        blobs = self._require_blobs(ack, parts)
         if None in found:
             self._lookups.tenant(ack.name[0])  # invariant 4: a new session will ask for it
         for part, state_or_none in zip(parts, found, strict=True):
@@ -377,6 +384,8 @@ class Admission:
                 # None was found; an earlier part may have made it since.
                 state = state_or_none or self._index.names.get(part.name)
                 self._place(part, state or self._create(part.name, part))
+        if blobs:
+            self._lookups.add_references(ack.name[0], blobs)
         if ack.more:
             self._summarise(ack)
         self._plan.placed.append(ack)
@@ -399,6 +408,14 @@ class Admission:
         floor = ack._last if removal.first is None else removal.first
         self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
+
+    def _require_blobs(self, ack: Ack, parts: Sequence[Ack]) -> Sequence[bytes]:
+        """The addresses that an append refers to; all of them exist."""
+        if ack.terms is None or not ack.terms.refers:
+            return ()
+        blobs = [address for part in parts for draft in part.drafts for address in draft.blobs]
+        self._lookups.require_blobs(ack.name[0], blobs)
+        return blobs
 
     def _last_position(self, state: SessionState) -> int:
         """Position of a session's last event, also when it stands in this plan."""
@@ -562,7 +579,7 @@ class Admission:
         ack._first = sequence
         is_marked = sequence == 0 or ack.terms is not None
         for draft in ack.all_drafts():
-            tail, payload, _, caller_id, recorded_us = draft
+            tail, payload, _, caller_id, recorded_us, _ = draft
             if is_marked:
                 tail, payload = self._marked(ack, draft, state, sequence)
                 is_marked = False

@@ -18,6 +18,8 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
        runs leads anywhere else.
     9. Of what was removed nothing is left but what ``removal`` says is still to be done.
     10. The commit record's counts and transaction are those of the store.
+    11. Blobs that events name are there and count just these references; contents have their
+       addresses; every chunk belongs to a blob, or to what is pending (``blobcheck``).
 
 Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
 each event below the floor, to put segments, which lie by session, in the order of positions, and a
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from lmdb import Error as LmdbError
 
+from eventlog.blobcheck import BlobCheck
 from eventlog.body import decode_body, require_plain
 from eventlog.checked import CheckedSession, opening_checksum
 from eventlog.checkmarks import MarksCheck
@@ -72,6 +75,7 @@ __all__ = ["CheckReport", "Finding", "check"]
 _FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
 _VOID = int(Flag.VOID)
 VOID_DIGEST = b"void"  # stands for the digest of an event that was removed
+_HAS_BLOBS = int(Flag.HAS_BLOBS)
 _DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' first byte
 
 
@@ -109,6 +113,7 @@ class _Check:
         self._hot: list[bytes | None] = []  # the same of the hot records, None where unreadable
         self._removals: dict[int, RemovalRow] = {}
         self._hot_lost = 0  # unreadable hot records whose session is not known
+        self._blobs_check = BlobCheck(tables, report, self._tenants, self._strange_tenants)
         self._marks = MarksCheck(
             tables, report, self._tenants, self._sessions, self._strange, self._miss_row
         )
@@ -119,6 +124,7 @@ class _Check:
         try:
             self._record = self._tables.commit_record()
             self._marks.begin(self._record)
+            self._blobs_check.record = self._record
         except CorruptionError as error:
             report.add_error(error)
             return
@@ -137,6 +143,7 @@ class _Check:
             self._marks.check_key_rows,
             self._marks.check_id_entries,
             self._check_hot,
+            self._check_blobs,
             self._check_links,
             self._check_names,
             self._check_activity,
@@ -407,6 +414,8 @@ class _Check:
     def _check_content(self, where: str, session: CheckedSession, record: Record) -> None:
         """Extension and body decode; the first event says what the row says of it."""
         marks = decode_extension(record.extension, record.flags, where)
+        if record.flags & _HAS_BLOBS:
+            self._blobs_check.take(session.row.tenant_number, marks, session.origin)
         body = decode_body(record.payload, marks.get(Extension.BODY_FIXES), where=where)
         require_plain(body, where=where)
         if Extension.METADATA in marks:
@@ -578,6 +587,12 @@ class _Check:
                 self._report.add(f"log {position}", "is void, and has content")
         elif row.flags & ERASED and number not in self._removals:
             self._report.add(f"log {position}", "was erased, and has content")
+
+    def _check_blobs(self) -> None:
+        is_lost = any([session.lost for session in self._sessions.values()])
+        self._blobs_check.check_blobs(
+            are_events_whole=not (is_lost or self._strange or None in self._hot or self._removals)
+        )
 
     # The chain and the order
 

@@ -31,6 +31,7 @@ _PLAIN_MARKS: Final = tuple(
         Extension.SPEECH_ID,
         Extension.REQUEST_ID,
         Extension.KIND_NAME,
+        Extension.BLOBS,
     )
 )
 _MARKS: Final = tuple(sorted((*_PLAIN_MARKS, _METADATA)))

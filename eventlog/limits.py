@@ -65,6 +65,20 @@ READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes t
 PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB
 
+# Blobs
+CHUNK_BYTES_MAX: Final = MIB - 32  # content of a chunk; its value fills 256 LMDB pages exactly
+BLOB_BYTES_MAX: Final = 1 << 40  # content of a blob: as much as the map holds
+BLOB_BATCH_BYTES: Final = 2 * MIB  # chunks of one stream that go into one commit
+BLOB_STREAM_BYTES_MAX: Final = 4 * MIB  # memory of one stream: a batch, a chunk and its frame
+BLOB_STREAMS_MAX: Final = 16  # streams at once in one store, so 64 MiB; others wait
+EVENT_BLOBS_MAX: Final = 256  # references of one event
+BLOB_REFERENCE_BYTES: Final = 4 * KIB  # what a reference counts in a commit: it rewrites a page
+MEDIA_TYPE_BYTES_MAX: Final = 255  # ASCII bytes; RFC 6838 allows 127 on each side of the slash
+BLOB_PENDING_US: Final = 3_600_000_000  # an hour in µs: what no event names stays at least so long
+COLLECT_CHUNKS_MAX: Final = 64  # chunks removed in one commit: 64 MiB of pages, about 1 ms
+COLLECT_ROWS_MAX: Final = 1_024  # pending rows looked at in one commit
+COLLECT_EVERY_US: Final = 60_000_000  # a minute in µs between two looks for what is due
+
 # The environment
 MAP_BYTES: Final = 1 << 40  # 1 TiB of address space; costs no disk
 MAP_BYTES_MIN: Final = 64 * MIB
@@ -102,3 +116,8 @@ assert COPY_SYNC_BYTES % COPY_BYTES == 0
 assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
 assert MAP_BYTES_MIN <= MAP_BYTES <= MAP_BYTES_MAX
 assert LOCK_DEADLINE_MS <= LOCK_DEADLINE_MS_MAX
+# With LMDB's page header and a chunk's prefix, 16 bytes each, a full chunk fills its pages.
+assert (CHUNK_BYTES_MAX + 16 + 16) % (4 * KIB) == 0
+assert BLOB_BATCH_BYTES + 2 * CHUNK_BYTES_MAX <= BLOB_STREAM_BYTES_MAX <= COMMIT_BYTES_MAX
+assert EVENT_BLOBS_MAX * BLOB_REFERENCE_BYTES < COMMIT_BYTES_MAX
+assert BLOB_BYTES_MAX <= MAP_BYTES

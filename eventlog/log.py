@@ -23,6 +23,8 @@ from typing import Any, Final
 
 from eventlog.ack import Ack, wake
 from eventlog.arguments import flag, whole
+from eventlog.blobput import Streams
+from eventlog.blobtable import blob_usage
 from eventlog.body import decode_body, encode_plain
 from eventlog.configuring import Configure
 from eventlog.creation import create
@@ -157,6 +159,7 @@ class Log:
         self.writer.on_commit = self.announce
         self.writer.on_refused = self._refused
         self.writer.on_generation = self._reload
+        self.streams = Streams()
         self.users = 1
         self._changed = threading.Condition()
         self._futures: list[asyncio.Future[None]] = []
@@ -551,6 +554,7 @@ class Log:
                 kind = name.partition(".")[0]
                 bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
             segments = tables.transaction.stat(tables.tables["segment"])["entries"]
+            blobs = blob_usage(tables, nothing) if tables.has("blob") else None
         file_bytes = environment.file_bytes()
         used = sum(bytes_by_kind.values())
         return {
@@ -576,7 +580,10 @@ class Log:
                 "names_max": index.names_max,
                 "segment_cache_bytes": self.cache.byte_count,
                 "segment_cache_bytes_max": self.cache.bytes_max,
+                "blob_streams": self.streams.count,
+                "blob_streams_max": self.streams.streams_max,
             },
+            "blobs": blobs,
             "options": asdict(self.options),
         }
 

@@ -8,9 +8,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from eventlog.admission import id_digest
+from eventlog.blobtable import References
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.keys import U64
@@ -77,6 +78,7 @@ class TransactionLookups:
         self.tenants_made = record.tenants_made
         self.new_tenants: dict[str, tuple[int, bytes]] = {}
         self._new_secrets: dict[str, bytes] = {}
+        self._references: References | None = None  # only once an append has some
 
     def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
         """See ``admission.Lookups``."""
@@ -142,6 +144,23 @@ class TransactionLookups:
             self.new_tenants[name] = known
             self._tables.put_tenant(known[0], TenantRow(known[1], name))
         return known[0]
+
+    def require_blobs(self, name: str, addresses: Sequence[bytes]) -> None:
+        """See ``admission.Lookups``."""
+        known = self._secrets.load(self._tables, name)
+        if self._references is None:
+            self._references = References(self._tables)
+        self._references.require(0 if known is None else known[0], addresses)
+
+    def add_references(self, name: str, addresses: Sequence[bytes]) -> None:
+        """See ``admission.Lookups``."""
+        assert self._references is not None
+        self._references.add(self.tenant(name), addresses)
+
+    def write_references(self) -> None:
+        """Write what ``add_references`` counted."""
+        if self._references is not None:
+            self._references.write()
 
     def new_number(self) -> int:
         """See ``admission.Lookups``."""

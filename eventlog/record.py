@@ -24,7 +24,7 @@ from xxhash import xxh3_64, xxh3_64_digest
 from eventlog.body import decode_marks
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
-from eventlog.limits import BATCH_EVENTS_MAX
+from eventlog.limits import BATCH_EVENTS_MAX, EVENT_BLOBS_MAX
 
 CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QQQQqQQIIBBHI")
@@ -333,6 +333,10 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
             raise CorruptionError(f"extension has a wrong value under {key}", where=str(where))
     if bool(flags & _NAMED) is not (_ID in marks):
         raise CorruptionError("extension and flags disagree about an id", where=str(where))
+    if bool(flags & _HAS_BLOBS) is not (_BLOBS in marks):
+        raise CorruptionError("extension and flags disagree about blobs", where=str(where))
+    if flags & _HAS_BLOBS and not _are_addresses(marks[_BLOBS]):
+        raise CorruptionError("extension does not hold addresses of blobs", where=str(where))
     if flags & _KEYED or _KEY_DIGEST in marks:
         digests = (marks.get(_KEY_DIGEST, b""), marks.get(_CONTENT_DIGEST, b""))
         count = marks.get(_KEY_COUNT, 0)
@@ -353,6 +357,14 @@ _CONTENT_DIGEST: Final = int(Extension.CONTENT_DIGEST)
 _KEY_COUNT: Final = int(Extension.KEY_COUNT)
 _NAMED: Final = int(Flag.NAMED)
 _KEYED: Final = int(Flag.KEYED)
+_BLOBS: Final = int(Extension.BLOBS)
+_HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
+
+
+def _are_addresses(blobs: list[Any]) -> bool:
+    return 1 <= len(blobs) <= EVENT_BLOBS_MAX and all(
+        [type(address) is bytes and len(address) == DIGEST_BYTES for address in blobs]
+    )
 
 
 def _where(key: bytes) -> str:

@@ -29,6 +29,7 @@ from lmdb import Error as LmdbError
 from eventlog import removal
 from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Admission, Plan
+from eventlog.blobcollect import Collection, is_due
 from eventlog.commit import CommitMachine, Step
 from eventlog.environment import Environment
 from eventlog.errors import (
@@ -47,7 +48,12 @@ from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
 from eventlog.keys import U64
-from eventlog.limits import CLOSE_MERGE_BYTES_MAX, COMMIT_MERGE_BYTES_MAX, SLICE_US
+from eventlog.limits import (
+    CLOSE_MERGE_BYTES_MAX,
+    COLLECT_EVERY_US,
+    COMMIT_MERGE_BYTES_MAX,
+    SLICE_US,
+)
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.lookups import TenantSecrets, TransactionLookups
 from eventlog.merging import Merges, Merging
@@ -122,6 +128,7 @@ class Writer:
         self._asleep = False
         self._slice_us = 0
         self._readers_us = 0
+        self._collect_us = CLOCK.monotonic_us() + COLLECT_EVERY_US
         self._has_ended = False
         self._is_open_to_doubt = False  # a commit began, and its acks are not settled
         self._put_back = 0
@@ -342,8 +349,23 @@ class Writer:
                 self._settle_doubt()
             elif step is Step.STOP:
                 return
-            else:
+            elif not self._collects(now_us):
                 self._sleep()
+
+    def _collects(self, now_us: int) -> bool:
+        """Nothing else is to do: begin to remove blobs that nothing named for an hour, if any."""
+        if now_us < self._collect_us or self.machine.suspect or "blob" not in self.environment.db:
+            return False
+        self._collect_us = now_us + COLLECT_EVERY_US
+        try:
+            with self.environment.read() as transaction:
+                if not is_due(ReadTables(transaction, self.environment.db), self.pause):
+                    return False
+        except TurnlogError:
+            return False  # ``check`` tells; a collection that is asked for raises it
+        with self._lock:
+            self._tasks.add(Running(Collection(self.pause)))
+        return True
 
     def _sleep(self) -> None:
         """Wait for a wake-up; some come for nothing, none is missed."""
@@ -514,6 +536,7 @@ class Writer:
             if plan.created:
                 tables.put_rows([(U64.pack(state.number), state.row) for state in plan.created])
                 tables.put_names([(state.name, state.number) for state in plan.created])
+            lookups.write_references()
         self.pause()
         leaving = {each.state for each in plan.removed}
         sealing = seal(tables, log, index, record.floor, len(plan.records), leaving, self.pause)
@@ -615,7 +638,11 @@ class Writer:
         )
 
     def _over_quota(self, tables: WriteTables, batch: list[Ack]) -> QuotaExceededError | None:
-        if self.quota_bytes is None or not batch:
+        return self.quota_refusal(tables) if batch else None
+
+    def quota_refusal(self, tables: ReadTables) -> QuotaExceededError | None:
+        """Why nothing more may be written, or None."""
+        if self.quota_bytes is None:
             return None
         self.over_quota = None
         if self.environment.file_bytes() < self.quota_bytes:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from eventlog.blob import BlobRow, PendingRow, blob_key, pending_key
 from eventlog.body import decode_body, encode_plain
+from eventlog.chunk import compress_chunk, decode_chunk, seal_chunk
 from eventlog.idrows import (
     IdDirectory,
     IdMerge,
@@ -188,6 +190,37 @@ def _decode_key(key: bytes, value: bytes) -> Values:
     return {"session": U64.unpack(key[:8])[0], "digest": key[8:], **found}
 
 
+def _encode_blob(values: Values) -> Row:
+    key = blob_key(values["tenant"], values["address"])
+    fields = {name: values[name] for name in values if name not in ("tenant", "address")}
+    return key, BlobRow(**fields).encode(key)
+
+
+def _decode_blob(key: bytes, value: bytes) -> Values:
+    row = asdict(BlobRow.decode(key, value))
+    return {"tenant": U64.unpack(key[:8])[0], "address": key[8:], **row}
+
+
+def _encode_pending(values: Values) -> Row:
+    key = pending_key(values["number"])
+    fields = {name: values[name] for name in values if name != "number"}
+    return key, PendingRow(**fields).encode(key)
+
+
+def _decode_pending(key: bytes, value: bytes) -> Values:
+    return {"number": PAIR.unpack(key)[1], **asdict(PendingRow.decode(key, value))}
+
+
+def _encode_chunk(values: Values) -> Row:
+    key = PAIR.pack(values["number"], values["index"])
+    return key, seal_chunk(key, *compress_chunk(values["content"]), values["content"])
+
+
+def _decode_chunk(key: bytes, value: bytes) -> Values:
+    number, index = PAIR.unpack(key)
+    return {"number": number, "index": index, "content": decode_chunk(key, value, "chunk")}
+
+
 def _encode_activity(values: Values) -> Row:
     key = PAIR.pack(values["tenant"], U64_MAX - values["position"])
     return key, protect(key, U64.pack(values["session"]))
@@ -303,6 +336,10 @@ KINDS = {
     ),
     "key": Kind(_encode_key, _decode_key),
     "activity": Kind(_encode_activity, _decode_activity),
+    "blob": Kind(_encode_blob, _decode_blob),
+    "pending blob": Kind(_encode_pending, _decode_pending),
+    "raw chunk": Kind(_encode_chunk, _decode_chunk),
+    "chunk": Kind(_encode_chunk, _decode_chunk, exact=False),
     "id header": Kind(_encode_directory, _decode_directory),
     "id run": Kind(
         lambda values: _run(values).row(), lambda key, value: _fields(decode_run(key, value))
@@ -571,6 +608,57 @@ CASES = [
             "entries": [(each, 2**33 + at, at) for at, each in enumerate(ID_HASHES)],
         },
     ),
+    Case(
+        "blob",
+        "blob",
+        {
+            "tenant": 3,
+            "address": bytes(range(16)),
+            "number": 2**33,
+            "size": 2_097_089,
+            "stored_bytes": 2_000_000,
+            "references": 20,
+            "pending_us": 0,
+            "chunk_bytes": 1_048_544,
+            "chunks": 3,
+            "compressed": 1,
+            "media_type": "image/png",
+        },
+    ),
+    Case(
+        "blob_pending",
+        "blob",
+        {
+            "tenant": 1,
+            "address": bytes(16),
+            "number": 1,
+            "size": 0,
+            "stored_bytes": 0,
+            "references": 0,
+            "pending_us": 1_700_000_000_000_000,
+            "chunk_bytes": 1_048_544,
+            "chunks": 0,
+            "compressed": 0,
+            "media_type": "",
+        },
+    ),
+    Case(
+        "pending",
+        "pending blob",
+        {
+            "number": 2**33,
+            "tenant_number": 3,
+            "pending_us": 1_700_000_000_000_000,
+            "address": bytes(range(16)),
+        },
+    ),
+    Case(
+        "pending_doomed",
+        "pending blob",
+        {"number": 1, "tenant_number": 1, "pending_us": 0, "address": bytes(16)},
+    ),
+    Case("chunk_raw", "raw chunk", {"number": 2**33, "index": 2, "content": b"abc"}),
+    Case("chunk", "chunk", {"number": 1, "index": 0, "content": b"over and over " * 100}),
     Case(
         "owner",
         "owner",

@@ -29,6 +29,8 @@ RECORD = struct.Struct("<8sQQQQqQQIIBBHI")
 SEGMENT = struct.Struct("<8sBBBBIQQQQQQIIQ")
 ORDER = struct.Struct("<8sBBHI16s")
 COMMIT = struct.Struct("<8sQQQQQQQQQQQQ16s8s")
+CHUNK = struct.Struct("<8sBBHI")
+BLOB = struct.Struct("<8sQQQQQIIII")
 SESSION = struct.Struct("<8sQQQQQQQQQQII")
 KINDS = {
     1: "message",
@@ -151,7 +153,7 @@ def fingerprint(*records: bytes) -> bytes:
     for stored in records:
         length = struct.unpack_from("<I", stored, 76)[0]
         marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
-        told = {key: marks[key] for key in (1, 5, 6, 7, 8, 9, 11) if key in marks}
+        told = {key: marks[key] for key in (1, 5, 6, 7, 8, 9, 11, 17) if key in marks}
         if 5 in told:
             told[5] = canonical(unfix(cbor2.loads(told[5]), marks.get(13)))
         body = canonical(unfix(cbor2.loads(stored[80 + length :]), marks.get(12)))
@@ -197,6 +199,7 @@ class Event:
     opening: Any
     metadata: Any
     body: Any
+    blobs: tuple[bytes, ...]
 
 
 def decode_event(position: int, value: bytes, session: Session) -> Event:
@@ -224,6 +227,7 @@ def decode_event(position: int, value: bytes, session: Session) -> Event:
         opening=None if opening is None else unfix(cbor2.loads(opening[0]), opening[1]),
         metadata=unfix(cbor2.loads(marks[5]), marks.get(13)) if 5 in marks else None,
         body=unfix(cbor2.loads(value[80 + length :]), marks.get(12)),
+        blobs=tuple(marks.get(17, ())),
     )
 
 
@@ -244,6 +248,18 @@ def inflate(payload: bytes, size: int) -> bytes:
     if zstandard.frame_content_size(payload) != size:
         raise Damage("stated size")
     return zstandard.ZstdDecompressor().decompress(payload)
+
+
+def decode_chunk(key: bytes, value: bytes) -> bytes:
+    """The content of a chunk (section 7.3)."""
+    checksum, codec, zero, zeros, size = CHUNK.unpack_from(value)
+    assert (zero, zeros) == (0, 0)
+    payload = value[CHUNK.size :]
+    content = inflate(payload, size) if codec == 1 else payload
+    assert len(content) == size
+    if xxhash.xxh3_64_digest(key + value[8 : CHUNK.size] + content) != checksum:
+        raise Damage(f"checksum of {key.hex()}")
+    return content
 
 
 def decode_segment(key: bytes, value: bytes) -> list[tuple[int, bytes]]:
@@ -328,6 +344,9 @@ class Reader:
         self._read_events()
         self._check_chain()
         self._read_lookups()
+        self.blobs: dict[tuple[int, bytes], bytes] = {}  # contents by tenant number and address
+        if self.version > 1:
+            self._read_blobs()
 
     def _read_events(self) -> None:
         at: dict[int, tuple[int, bytes]] = {}  # position -> session number, stored record
@@ -455,6 +474,42 @@ class Reader:
         bits = struct.unpack_from("<Q", rows[key], 8 + word % 509 * 8)[0]
         for shift in (0, 6, 12, 18, 24):
             assert bits >> (second >> shift & 63) & 1
+
+    def _read_blobs(self) -> None:
+        """Whole blobs, compared with their chunks, with the events, and with what is pending."""
+        chunks: dict[int, list[bytes]] = {}
+        for key, value in self.rows(b"chunk"):
+            content = decode_chunk(key, value)
+            number, index = struct.unpack(">QQ", key)
+            same = chunks.setdefault(number, [])
+            assert len(same) <= index
+            same.append(content)
+        pending: dict[int, tuple[int, int, bytes]] = {}
+        named: dict[tuple[int, bytes], int] = {}
+        for event, (session_number, _) in zip(self.events(), self.records, strict=True):
+            for address in event.blobs:
+                owner = (self.sessions[session_number].tenant_number, address)
+                named[owner] = named.get(owner, 0) + 1
+        for key, value in self.rows(b"blob"):
+            rest = checked(key, value)
+            tenant = int.from_bytes(key[:8], "big")
+            if tenant == 0:
+                pending[int.from_bytes(key[8:], "big")] = struct.unpack("<QQ16s", rest)
+                continue
+            fields = BLOB.unpack_from(value)
+            _, number, size, stored, references, since_us, chunk_bytes, count, _, zero = fields
+            parts = chunks.pop(number, [])
+            content = b"".join(parts)
+            assert (len(content), len(parts), zero) == (size, count, 0)
+            assert stored >= 16 * count
+            assert all([len(part) == chunk_bytes for part in parts[:-1]])
+            assert keyed(self.secrets[tenant], b"turnlog-blob", content) == key[8:]
+            assert references == named.pop((tenant, key[8:]), 0)
+            assert (pending.pop(number, None) is None) == (since_us == 0)
+            self.blobs[tenant, key[8:]] = content
+        assert not named
+        assert all([address == bytes(16) for _, _, address in pending.values()])
+        assert chunks.keys() <= pending.keys()
 
     def find(self, tenant: str, session: str) -> Session | None:
         """A session by name."""

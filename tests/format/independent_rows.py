@@ -19,6 +19,7 @@ from tests.format.independent import (
     Damage,
     Event,
     checked,
+    decode_chunk,
     decode_columns,
     decode_segment,
     inflate,
@@ -36,6 +37,9 @@ SESSION = (
 ).split()
 RECORD = (
     "session sequence parent recorded_us given_us owner offset branch tokens kind role flags length"
+).split()
+BLOB = (
+    "number size stored_bytes references pending_us chunk_bytes chunks compressed reserved"
 ).split()
 RUN = "level state entries blocks words fingerprint last".split()
 
@@ -137,6 +141,34 @@ def keyed_result(key: bytes, value: bytes) -> Values:
     return {"session": int.from_bytes(key[:8], "big"), "digest": key[8:], **found}
 
 
+def blob(key: bytes, value: bytes) -> Values:
+    """A blob row (section 7.1)."""
+    rest = checked(key, value)
+    found = named(BLOB, "<QQQQQIIII", rest)
+    assert found.pop("reserved") == 0
+    media_type = rest[struct.calcsize("<QQQQQIIII") :].decode("ascii")
+    return {
+        "tenant": int.from_bytes(key[:8], "big"),
+        "address": key[8:],
+        **found,
+        "media_type": media_type,
+    }
+
+
+def pending(key: bytes, value: bytes) -> Values:
+    """A pending row (section 7.2)."""
+    zero, number = struct.unpack(">QQ", key)
+    assert zero == 0
+    found = named(["tenant_number", "pending_us", "address"], "<QQ16s", checked(key, value))
+    return {"number": number, **found}
+
+
+def chunk(key: bytes, value: bytes) -> Values:
+    """A chunk (section 7.3)."""
+    number, index = struct.unpack(">QQ", key)
+    return {"number": number, "index": index, "content": decode_chunk(key, value)}
+
+
 def activity(key: bytes, value: bytes) -> Values:
     """An activity row (section 5.7)."""
     number, inverted = struct.unpack(">QQ", key)
@@ -213,6 +245,10 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "name": lambda key, value: {"number": number_of(key, value)},
     "key": keyed_result,
     "activity": activity,
+    "blob": blob,
+    "pending blob": pending,
+    "raw chunk": chunk,
+    "chunk": chunk,
     "id header": id_header,
     "id run": id_run,
     "id merge": id_merge,

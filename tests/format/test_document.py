@@ -11,7 +11,19 @@ import pytest
 
 from engine.export import LINE_KEYS, encode_line
 from engine.kinds import APPLICATION, CONTROLS, PUBLIC, ROLES
-from eventlog import idrows, limits, locks, order, place, record, removal, rows, segment
+from eventlog import (
+    blob,
+    chunk,
+    idrows,
+    limits,
+    locks,
+    order,
+    place,
+    record,
+    removal,
+    rows,
+    segment,
+)
 from eventlog.backup import BACKUP_KEYS
 from eventlog.hotlog import HOT_NAMES
 from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES
@@ -63,6 +75,9 @@ def names(heading: str, column: int = 1) -> dict[str, int]:
         ("Header", idrows._HEADER),
         ("Directory row", idrows._RUN),
         ("Entry block", idrows._BLOCK),
+        ("Blobs", blob._BLOB),
+        ("Pending rows", blob._PENDING),
+        ("Chunks", chunk.PREFIX),
         ("Merge", Struct(f">Q{idrows._RUN.format[1:]}Q")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -81,6 +96,7 @@ def test_layouts_are_those_of_the_code(heading: str, struct: Struct) -> None:
                 "inputs",
                 "content",
                 "body",
+                "media_type",
             )
             assert start in ("", str(offset))
             continue
@@ -102,6 +118,8 @@ def test_layouts_are_those_of_the_code(heading: str, struct: Struct) -> None:
         ("Session row", list(rows.SessionRow.__dataclass_fields__)[:12]),
         ("Keyed result", list(rows.KeyedResult.__dataclass_fields__)),
         ("Removal", list(removal.RemovalRow.__dataclass_fields__)),
+        ("Blobs", [*list(blob.BlobRow.__dataclass_fields__)[:-1], "reserved"]),
+        ("Pending rows", list(blob.PendingRow.__dataclass_fields__)),
         ("Segments", list(segment.SegmentPrefix.__dataclass_fields__)),
     ],
 )
@@ -128,12 +146,15 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"{order.COLUMNS_BYTES:,} bytes" in section("Order blocks")
     assert f"{8 * 9} × count" in section("Segments")
     assert HEADER.size == 72
+    for heading in ("Blobs", "Chunks"):
+        assert f"1 … {limits.CHUNK_BYTES_MAX:,}" in section(heading)
+    assert f"1 … {limits.EVENT_BLOBS_MAX}, each" in section("Extension")
     assert f"Codes below {CONTROL} are public kinds" in section("Kinds")
     assert f"at most {limits.TABLES_MAX} named databases and {limits.READERS_MAX:,}" in TEXT.lower()
 
 
 def test_every_named_database_is_named() -> None:
-    found = {cells[0] for cells in table("Named databases")}
+    found = {cells[0] for cells in table("Named databases")}  # some have several kinds of rows
     hot = f"{HOT_NAMES[0]}` … `{HOT_NAMES[-1]}"
     assert hot in found
     assert found - {hot} == set(TABLES) - set(HOT_NAMES)

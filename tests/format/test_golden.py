@@ -11,7 +11,9 @@ import pytest
 from engine.drafting import draft_event
 from engine.export import escape, unescape
 from eventlog.admission import content_digest, id_digest, key_digest
+from eventlog.blob import content_address
 from eventlog.body import canonical_bytes, decode_body, encode_body
+from eventlog.chunk import PREFIX_BYTES as CHUNK_PREFIX_BYTES
 from eventlog.columns import WORDS
 from eventlog.content import fingerprint_of
 from eventlog.errors import CorruptionError
@@ -33,7 +35,11 @@ checked_cases = pytest.mark.parametrize(
     [case for case in CASES if case.kind != "owner"],  # for people only, without a checksum
     ids=[case.name for case in CASES if case.kind != "owner"],
 )
-PREFIXES = {"segment": SEGMENT_PREFIX_BYTES, "cut order block": ORDER_PREFIX_BYTES}
+PREFIXES = {
+    "segment": SEGMENT_PREFIX_BYTES,
+    "cut order block": ORDER_PREFIX_BYTES,
+    "chunk": CHUNK_PREFIX_BYTES,
+}
 
 
 def test_every_kind_has_a_case_and_every_file_too() -> None:
@@ -70,10 +76,14 @@ def test_golden_bytes_are_written_again(case: Case) -> None:
     else:  # zstd's bytes may differ from release to release; checksum and content do not
         size = PREFIXES[case.kind]
         assert value[:size] == wanted[:size]
-        stated = sum(
-            len(record["extension"] + record["body"]) + 8 * WORDS
-            for record in case.values.get("records", [])
-        ) or 16 * len(case.values.get("sessions", []))
+        stated = (
+            sum(
+                len(record["extension"] + record["body"]) + 8 * WORDS
+                for record in case.values.get("records", [])
+            )
+            or 16 * len(case.values.get("sessions", []))
+            or len(case.values["content"])
+        )
         assert inflate(value[size:], stated) == inflate(wanted[size:], stated)
 
 
@@ -121,6 +131,12 @@ def test_every_cut_or_longer_value_is_refused(case: Case) -> None:
             decode(case, (key, value + more))
 
 
+def blob_address(content: bytes) -> bytes:
+    digest = content_address(SECRET)
+    digest.update(content)
+    return digest.digest()
+
+
 def identical_values(left: dict[str, Any], right: dict[str, Any]) -> bool:
     return left == right and list(left) == list(right)
 
@@ -157,6 +173,7 @@ def test_golden_digests(line: dict[str, Any]) -> None:
             [draft_event(kind, body, **marks)]
         ),
         "link": next_link,
+        "blob address": blob_address,
     }
     marks = unescape(line.get("with", {}))
     assert digests[line["what"]](*arguments, **marks).hex() == line["digest"]

@@ -250,7 +250,7 @@ def _refuse_unfit(session: _Session) -> None:
             )
         if not is_control:
             head = number
-        facts = {key: line.get(key) for key in _FACTS}
+        facts: dict[str, Any] = {key: line.get(key) for key in _FACTS}
         if facts["id"] in ids:
             raise _RefusedError(f"the id {terminal.quote(facts['id'])} occurs twice in it", number)
         if facts["id"] is not None:

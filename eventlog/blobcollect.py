@@ -1,0 +1,51 @@
+"""Collecting blobs: what no event has named for an hour goes, in bounded steps.
+
+Invariants:
+    1. Nothing younger than ``BLOB_PENDING_US`` goes, but what nobody can want: chunks of a stream
+       that was given up, and of blobs that were erased.
+    2. A collection stopped at any step goes on with the next: the pending rows say what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eventlog.blob import DOOMED_US
+from eventlog.blobtable import Collected, collect_step, pending_rows
+from eventlog.limits import BLOB_PENDING_US
+from eventlog.rows import CommitRecord
+from eventlog.seams import CLOCK
+from eventlog.tables import ReadTables, WriteTables
+
+
+class Collection:
+    """Task: one walk over what is pending.
+
+    Attributes:
+        collected: What it did so far.
+    """
+
+    def __init__(self, pause: Callable[[], None]) -> None:
+        self.done = False
+        self.collected = Collected()
+        self._pause = pause
+        self._after = 0
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
+        """See ``tasks.Task``."""
+        before = (self.collected.blobs, self.collected.streams, self.collected.chunks)
+        following = collect_step(tables, CLOCK.wall_us(), self._after, self.collected, self._pause)
+        self.done = following is None
+        self._after = following or 0
+        after = (self.collected.blobs, self.collected.streams, self.collected.chunks)
+        return None if after == before else record
+
+
+def is_due(tables: ReadTables, pause: Callable[[], None]) -> bool:
+    """Whether a collection would find something."""
+    now_us = CLOCK.wall_us()
+    for _, row in pending_rows(tables):
+        pause()
+        if row.pending_us == DOOMED_US or row.pending_us + BLOB_PENDING_US <= now_us:
+            return True
+    return False
