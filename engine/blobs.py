@@ -23,6 +23,7 @@ from eventlog.blobread import BlobContent
 from eventlog.blobtable import MISSING_HINT, find_blob
 from eventlog.errors import (
     ConflictError,
+    CorruptionError,
     FormatVersionError,
     OverloadedError,
     StoreClosedError,
@@ -303,12 +304,14 @@ class Blobs:
         """The blobs that an event of this tenant refers to, looked up one by one.
 
         Raises:
-            CorruptionError: One is damaged; the others can be asked for by ``event.blobs``.
+            CorruptionError: One is damaged or missing; the others can be asked for by
+                ``event.blobs``.
         """
         if event.tenant != self.tenant:
             raise UsageError(f"the event belongs to tenant {event.tenant!r}, not {self.tenant!r}")
         for address in event.blobs:
-            yield _blob_of(self.tenant, address, self._require(address).row)
+            row = require_content(self._store._log, self.tenant, address).row
+            yield _blob_of(self.tenant, address, row)
 
     def open(self, blob: BlobLike) -> BlobReader:
         """A blob's content as a file; holds no transaction between calls.
@@ -346,14 +349,7 @@ class Blobs:
         return await self._store._on_pool(self.read, blob, start, stop)
 
     def _find(self, blob: BlobLike) -> BlobContent | None:
-        address = address_of(self.tenant, blob)
-        views = self._store._log.views
-        with views.transaction() as tables:
-            number = tables.find_tenant(self.tenant) if tables.has("blob") else None
-            row = None if number is None else find_blob(tables, number, address)
-        if number is None or row is None:
-            return None
-        return BlobContent(views.transaction, number, address, row)
+        return find_content(self._store._log, self.tenant, address_of(self.tenant, blob))
 
     def _require(self, blob: BlobLike) -> BlobContent:
         found = self._find(blob)
@@ -363,6 +359,42 @@ class Blobs:
                 f"the tenant has no blob {address}", expected=address, hint=MISSING_HINT
             )
         return found
+
+    # Loading
+
+    def _begin_upload(self, media_type: str | None) -> Upload:
+        """A content that is fed piece by piece; ``_leave`` once it has ended."""
+        _, kind, left_s = self._begin(b"", media_type, None)
+        log = self._store._log
+        log.wait_until(log.streams.try_enter, None)
+        try:
+            return self._upload(kind, left_s)
+        except BaseException:
+            self._leave()
+            raise
+
+
+def find_content(log: Log, tenant: str, address: bytes) -> BlobContent | None:
+    """A blob's content, None when the tenant has none of that address."""
+    views = log.views
+    with views.transaction() as tables:
+        number = tables.find_tenant(tenant) if tables.has("blob") else None
+        row = None if number is None else find_blob(tables, number, address)
+    if number is None or row is None:
+        return None
+    return BlobContent(views.transaction, number, address, row)
+
+
+def require_content(log: Log, tenant: str, address: bytes) -> BlobContent:
+    """The content of a blob that an event names.
+
+    Raises:
+        CorruptionError: It is not there, or its row is damaged.
+    """
+    found = find_content(log, tenant, address)
+    if found is None:
+        raise CorruptionError("is missing, and an event names it", where=f"blob {address.hex()}")
+    return found
 
 
 class BlobReader(io.RawIOBase):

@@ -20,12 +20,12 @@ import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from eventlog.limits import DEPTH_MAX, INT_MAX, INT_MIN, POSITION_MAX, TIME_MAX
+from eventlog.limits import DEPTH_MAX, EVENT_BLOBS_MAX, INT_MAX, INT_MIN, POSITION_MAX, TIME_MAX
 
 if TYPE_CHECKING:
     from engine.events import Event
@@ -46,16 +46,20 @@ LINE_KEYS: Final = (
     "request_id",
     "opening",
     "metadata",
+    "blobs",
     "body",
 )
 """Every key of an export line, in the order in which they are written."""
 
-_OMITTED_EMPTY: Final = frozenset({"tenant", "opening", "tokens"})  # empty means not stated
+_OMITTED_EMPTY: Final = frozenset(
+    {"tenant", "opening", "tokens", "blobs"}
+)  # empty means not stated
 _TEXT_KEYS: Final = ("tenant", "id", "run_id", "turn_id", "speech_id", "request_id")
 _COUNT_KEYS: Final = ("sequence", "parent", "recorded_us", "tokens")
 
 _KNOWN: Final = frozenset(LINE_KEYS)
 _DOUBLE: Final = Struct(">d")
+_BLOB: Final = re.compile("[0-9a-f]{32}(?:[0-9a-f]{32})?")
 _KEY_PREFIX: Final = "$surrogate:"
 _WRAPPERS: Final = frozenset({"$b64", "$float", "$surrogate"})
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -120,7 +124,11 @@ def encode_line(mapping: Mapping[str, Any]) -> str:
     return _INVISIBLE.sub(_as_json_escape, text)
 
 
-def event_to_line(event: Event, opening: Mapping[str, Any] | None = None) -> str:
+def event_to_line(
+    event: Event,
+    opening: Mapping[str, Any] | None = None,
+    blobs: Sequence[str] | None = None,
+) -> str:
     """The export line of an event, without its newline.
 
     It holds no position and no id made by the store: these belong to one store, the line to none.
@@ -128,13 +136,20 @@ def event_to_line(event: Event, opening: Mapping[str, Any] | None = None) -> str
     Args:
         event: The event.
         opening: Facts given when the session was created; None takes the event's own.
+        blobs: Names of the contents that it refers to (``contents``), which lines before tell;
+            None takes the addresses, which only a store that has them can load.
     """
-    return encode_line(line_mapping(event, opening))
+    return encode_line(line_mapping(event, opening, blobs))
 
 
-def line_mapping(event: Event, opening: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def line_mapping(
+    event: Event,
+    opening: Mapping[str, Any] | None = None,
+    blobs: Sequence[str] | None = None,
+) -> dict[str, Any]:
     """The export line of an event as a mapping, escaped and in the order of ``LINE_KEYS``."""
     values = {key: getattr(event, key) for key in LINE_KEYS}
+    values["blobs"] = [address.hex() for address in event.blobs] if blobs is None else list(blobs)
     if opening is not None:
         values["opening"] = dict(opening)
     return escape_line(values)
@@ -205,6 +220,15 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{key} must be an object")
     if event["opening"] is not None and sequence not in (None, 0):
         raise ValueError(f"opening belongs to sequence 0, not to {sequence}")
+    blobs = event["blobs"]
+    if blobs is not None and not (
+        type(blobs) is list
+        and 1 <= len(blobs) <= EVENT_BLOBS_MAX
+        and all([type(name) is str and _BLOB.fullmatch(name) for name in blobs])
+    ):
+        raise ValueError(
+            f"blobs must be 1 to {EVENT_BLOBS_MAX} names of 32 or 64 lower-case hex digits"
+        )
     event["body"] = unescape(event["body"])
     return event
 
@@ -287,7 +311,7 @@ def _unwrap(key: str, item: object) -> bytes | float | str:
         if isfinite(number):
             raise ValueError("$float is for NaN and infinities only")
         return number
-    data = _canonical_base64(key, item)
+    data = canonical_base64(key, item)
     return data if key == "$b64" else _decode_surrogate(data)
 
 
@@ -297,13 +321,18 @@ def _unescape_key(key: object) -> str:
     if not key.startswith("$"):
         return key
     if key.startswith(_KEY_PREFIX):
-        return _decode_surrogate(_canonical_base64("$surrogate:", key.removeprefix(_KEY_PREFIX)))
+        return _decode_surrogate(canonical_base64("$surrogate:", key.removeprefix(_KEY_PREFIX)))
     if key.startswith("$$"):
         return key[1:]
     raise ValueError(f"key {key!a} starts with a single $ and is no escape")
 
 
-def _canonical_base64(key: str, text: str) -> bytes:
+def canonical_base64(key: str, text: str) -> bytes:
+    """The bytes of base64 text in its one spelling.
+
+    Raises:
+        ValueError: It is another text; names the key.
+    """
     try:
         data = b64decode(text, validate=True)
     except (Base64Error, ValueError) as error:

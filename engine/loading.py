@@ -4,6 +4,7 @@ Invariants:
     1. A line that the store holds already is skipped; one that differs is a conflict.
     2. Each piece is atomic per session, so that a load cut short goes on where it stopped.
     3. What a line says about recorded time and sequence is kept.
+    4. A content is put before the first event that names it is appended.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.blobs import require_blobs
+from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.export import encode_line, escape_line, line_mapping, line_to_event
 from eventlog.ack import Ack, Draft
 from eventlog.arguments import iterable, whole
+from eventlog.blobput import Upload
 from eventlog.errors import (
     AppendConflictError,
     DamagedInputError,
@@ -78,33 +82,75 @@ class Loader:
         self._unwritten: dict[Name, _Arrival] = {}  # those that have drafts
         self._waiting = 0
         self._waiting_bytes = 0
+        self._contents = ArrivingContents(self._begin_content, self._leave_content)
         self._loaded = 0
         self._skipped = 0
 
     def load(self, lines: Iterable[Mapping[str, Any]]) -> LoadResult:
         """See ``Store.load``."""
+        try:
+            return self._load(lines)
+        finally:
+            self._contents.abandon()
+
+    def _load(self, lines: Iterable[Mapping[str, Any]]) -> LoadResult:
+        number = 0
         for number, line in enumerate(iterable(lines, "lines"), 1):
             try:
                 if not isinstance(line, Mapping):
                     raise ValueError(f"a line must be an object, not {reprlib.repr(line)}")
+                if is_content(line):
+                    self._take_content(line)
+                    continue
+                self._contents.require_whole()
                 event = line_to_event(line)
+                addresses = self._addresses(event)
+            except (StoreClosedError, ReadOnlyError, ForkedStoreError):
+                raise
             except ValueError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
             try:
-                self._take(event)
+                self._take(event, addresses)
             except (StoreClosedError, ReadOnlyError, ForkedStoreError):
                 raise
             except UsageError as error:
                 raise DamagedInputError(str(error), file="load", line=number) from error
             if self._waiting >= self._piece_events or self._waiting_bytes >= BATCH_BYTES_MAX // 4:
                 self._write()
+        try:
+            self._contents.require_whole()
+        except ValueError as error:
+            raise DamagedInputError(str(error), file="load", line=number) from error
         self._write()
         return LoadResult(self._loaded, self._skipped)
 
-    def _take(self, event: dict[str, Any]) -> None:
-        tenant = event["tenant"] or self._default_tenant
+    def _begin_content(self, tenant: str, media_type: str | None) -> Upload:
+        return self._store.tenant(tenant).blobs._begin_upload(media_type)
+
+    def _leave_content(self) -> None:
+        self._store.blobs._leave()
+
+    def _tenant(self, named: str) -> str:
+        tenant = named or self._default_tenant
         if self._default_tenant and tenant != self._default_tenant:
             raise UsageError(f"the line belongs to another tenant, {tenant!r}")
+        return tenant
+
+    def _take_content(self, line: Mapping[str, Any]) -> None:
+        piece = line_to_content(line)
+        self._contents.take(self._tenant(piece.tenant), piece)
+
+    def _addresses(self, event: Mapping[str, Any]) -> tuple[bytes, ...]:
+        """What an event's names of contents stand for in this store."""
+        names = event["blobs"]
+        if names is None:
+            return ()
+        require_blobs(self._store._log)
+        tenant = self._tenant(event["tenant"])
+        return tuple([self._contents.address(tenant, name) for name in names])
+
+    def _take(self, event: dict[str, Any], blobs: tuple[bytes, ...]) -> None:
+        tenant = self._tenant(event["tenant"])
         name = (tenant, event["session"])
         arrival = self._arrivals.get(name)
         if arrival is None:
@@ -123,7 +169,7 @@ class Loader:
             )
         arrival.following += 1
         if sequence < arrival.stored:
-            self._compare(name, sequence, event)
+            self._compare(name, sequence, event, blobs)
             self._skipped += 1
             return
         if event["parent"] not in (None, arrival.head):
@@ -144,6 +190,7 @@ class Loader:
             turn_id=event["turn_id"],
             speech_id=event["speech_id"],
             request_id=event["request_id"],
+            blobs=blobs,
             recorded_us=event["recorded_us"],
             loading=True,
         )
@@ -168,11 +215,19 @@ class Loader:
             return _Arrival(0, None, opening)
         return _Arrival(info.event_count, info.head, opening)
 
-    def _compare(self, name: Name, sequence: int, event: dict[str, Any]) -> None:
+    def _compare(
+        self, name: Name, sequence: int, event: dict[str, Any], blobs: tuple[bytes, ...]
+    ) -> None:
         stored = self._store.tenant(name[0]).session(name[1]).event(sequence)
         ours = line_mapping(stored, stored.opening)
         theirs = escape_line(
-            {**event, "tenant": name[0], "sequence": sequence, "parent": stored.parent}
+            {
+                **event,
+                "tenant": name[0],
+                "sequence": sequence,
+                "parent": stored.parent,
+                "blobs": [address.hex() for address in blobs],
+            }
         )
         if event["recorded_us"] is None:
             ours.pop("recorded_us", None)

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from engine.contents import ExportedContents
 from engine.events import Event, decode_opening
-from engine.export import encode_line, escape_line, event_to_line
+from engine.export import encode_line, escape_line
 from eventlog.errors import CorruptionError
 from eventlog.limits import TIME_MAX
 from eventlog.log import Log
@@ -37,6 +38,7 @@ class Lost:
         first: First sequence; the position where no session is known.
         last: Last sequence, likewise.
         error: Why.
+        is_blob: The event ``first`` is whole and came, without a blob that it named.
     """
 
     tenant: str | None
@@ -44,6 +46,7 @@ class Lost:
     first: int
     last: int
     error: CorruptionError
+    is_blob: bool = False
 
 
 def salvage_lines(
@@ -59,10 +62,11 @@ def salvage_lines(
         session: Only sessions of this name.
     """
     walk = Salvage(log, Event)
+    exported = ExportedContents(log)
     for found in sorted(walk.sessions(), key=_in_order):
         origin = found.origin
         if tenant in (None, origin.tenant) and session in (None, origin.name):
-            yield from _session_lines(walk, found)
+            yield from _session_lines(walk, found, exported)
     for lost in walk.strays():
         yield Lost(None, None, lost.first, lost.last, lost.error)
 
@@ -71,7 +75,9 @@ def _in_order(found: FoundSession) -> tuple[bytes, bytes]:
     return found.origin.tenant.encode(), found.origin.name.encode()
 
 
-def _session_lines(walk: Salvage[Event], found: FoundSession) -> Iterator[str | Lost]:
+def _session_lines(
+    walk: Salvage[Event], found: FoundSession, exported: ExportedContents
+) -> Iterator[str | Lost]:
     origin = found.origin
     mark: dict[str, Any] = {
         "tenant": origin.tenant,
@@ -82,12 +88,18 @@ def _session_lines(walk: Salvage[Event], found: FoundSession) -> Iterator[str | 
     }
     for each, following in _with_next(walk.read(found)):
         if isinstance(each, Event):
+            blobs: list[CorruptionError] = []
+            lines = exported.lines(each, lost=blobs)
             try:
-                line = event_to_line(each)
+                line = next(lines)
             except CorruptionError as error:
                 each = LostEvents(origin, each.sequence, each.sequence, error)
             else:
                 yield line
+                yield from lines
+                for why in blobs:
+                    sequence = each.sequence
+                    yield Lost(origin.tenant, origin.name, sequence, sequence, why, is_blob=True)
                 mark["recorded_us"] = min(each.recorded_us, TIME_MAX)
                 mark["opening"] = None
                 if each.kind_code < CONTROL:

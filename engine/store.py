@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from engine.blobs import Blobs, collect_blobs
+from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
-from engine.events import SessionInfo, SessionPage
+from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import Loader, LoadResult
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
@@ -116,6 +117,20 @@ class Tenant:
             AppendConflictError: The store holds something else at a line's place.
         """
         return Loader(self._store, self.name, piece_events).load(lines)
+
+    def export_lines(self, events: Iterable[Event]) -> Iterator[str]:
+        """The lines of an export (``engine.export``), lazily, without their newlines.
+
+        A blob that events of a session name comes before the first of them, in lines of its own
+        (``engine.contents``), so that the lines can be loaded into any store.
+
+        Args:
+            events: What ``events`` and ``read`` gave, of this store.
+
+        Raises:
+            CorruptionError: An event or a blob is damaged.
+        """
+        return export_lines(self._store._log, events)
 
     def sessions(
         self, limit: int = 50, cursor: str | None = None, user_id: str | None = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from hashlib import blake2b
 from typing import Any
 
 import cbor2
@@ -349,17 +350,37 @@ def value_line(value: Any) -> str:
     return "{" + ",".join(items) + "}"
 
 
-def export_line(event: Event) -> str:
-    """An event's export line, without the line feed."""
-    values = asdict(event)
+def content_lines(event: Event, content: bytes, media_type: str) -> list[str]:
+    """The export lines of a content that an event is the first of its session to name."""
+    lines = []
+    for start in range(0, max(1, len(content)), 786_432):
+        parts = [("tenant", event.tenant)] if event.tenant else []
+        parts += [("session", event.session), ("blob", content_name(content))]
+        line = ",".join([f'"{key}":{value_line(value)}' for key, value in parts])
+        line += f',"size":{len(content)}'
+        if media_type:
+            line += f',"media_type":{value_line(media_type)}'
+        data = base64.b64encode(content[start : start + 786_432]).decode()
+        lines.append("{" + line + f',"start":{start},"data":"{data}"' + "}")
+    return lines
+
+
+def content_name(content: bytes) -> str:
+    """What an export calls a content."""
+    return blake2b(content, digest_size=32).hexdigest()
+
+
+def export_line(event: Event, contents: Sequence[bytes] = ()) -> str:
+    """An event's export line, without the line feed; with the contents that it names."""
+    values = {**asdict(event), "blobs": [content_name(content) for content in contents]}
     keys = (
         "tenant session sequence parent kind id time_us recorded_us tokens run_id turn_id "
-        "speech_id request_id opening metadata body"
+        "speech_id request_id opening metadata blobs body"
     ).split()
     parts = []
     for key in keys:
         value = values[key]
-        if value is None or (not value and key in ("tenant", "opening", "tokens")):
+        if value is None or (not value and key in ("tenant", "opening", "tokens", "blobs")):
             continue
         parts.append(f'"{key}":{value_line(value)}')
     return "{" + ",".join(parts) + "}"

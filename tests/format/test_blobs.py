@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from eventlog import blobput, blobtable
 from eventlog.limits import CHUNK_BYTES_MAX
 from eventlog.rows import CommitRecord
 from eventlog.tables import WriteTables
-from tests.format import independent
+from tests.format import independent, independent_rows
 
 CONTENTS = {
     "empty": b"",
@@ -47,6 +48,26 @@ def test_contents_references_and_events(folder: Path) -> None:
         for name in ("text", "empty")
     )
     assert [event.blobs for event in reader.events()] == [(text, empty), (text,)]
+
+
+def test_export_lines(folder: Path) -> None:
+    """The page alone gives the lines of an export, and these load into another store."""
+    reader = independent.Reader(folder)
+    told: list[str] = []
+    seen: set[bytes] = set()
+    for event in reader.events():
+        contents = [reader.blobs[1, address] for address in event.blobs]
+        for content in contents:
+            if content not in seen:
+                told += independent_rows.content_lines(event, content, "")
+                seen.add(content)
+        told.append(independent_rows.export_line(event, contents))
+    with Store.open(folder, create=False) as store:
+        assert list(store.export_lines(store.read())) == told
+    with Store.open(folder.parent / "other") as store:
+        store.load(map(json.loads, told))
+        assert list(store.export_lines(store.read())) == told
+        assert store.check().ok
 
 
 def test_what_is_not_whole_and_what_is_being_removed(

@@ -79,6 +79,7 @@ class Fact:
     request_id: str | None = None
     opening: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+    blobs: tuple[bytes, ...] = ()
     body: Any = None
 
 
@@ -135,12 +136,14 @@ def test_there_is_one_spelling_for_each_value(value: object) -> None:
         turn_id=st.none() | texts,
         opening=st.none() | dicts.filter(bool),
         metadata=st.none() | dicts,
+        blobs=st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
         body=values,
     )
 )
 def test_an_event_comes_back_from_its_line(fact: Fact) -> None:
     back = line_to_event(json.loads(event_to_line(fact)))  # type: ignore[arg-type]
-    for key in LINE_KEYS:
+    assert (back.pop("blobs") or []) == [address.hex() for address in fact.blobs]
+    for key in back:
         assert identical(back[key], getattr(fact, key)), key
 
 
@@ -153,7 +156,8 @@ def test_a_value_is_spelled_as_the_format_says(value: Any) -> None:
 
 
 def test_the_keys_of_a_line_stand_in_their_order() -> None:
-    fact = Fact("t", "s", 0, 0, "message", "i", 1, 2, 3, "r", "t", "p", "q", {"o": 1}, {}, {"a": 1})
+    facts = ({"o": 1}, {}, (bytes(16),), {"a": 1})
+    fact = Fact("t", "s", 0, 0, "message", "i", 1, 2, 3, "r", "t", "p", "q", *facts)
     assert tuple(line_mapping(fact)) == LINE_KEYS  # type: ignore[arg-type]
 
 

@@ -10,7 +10,8 @@ Invariants:
    sequences that rise.
 2. A line that is damaged breaks its session. A line whose session cannot be told is reported, and
    breaks each session that misses sequences around it.
-3. Values are decoded by `engine.export` alone.
+3. Lines of contents stand beside their session's events and are no events.
+4. Values are decoded by `engine.export` and `engine.contents` alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from engine.contents import is_content, line_to_content
 from engine.export import line_to_event
 from eventlog.limits import KIND_BYTES_MAX
 from turnlog.importers.limits import LINE_DEPTH_MAX
@@ -64,6 +66,7 @@ _REPEATED: Final = (
     "request_id",
     "opening",
     "metadata",
+    "blobs",
 )
 
 
@@ -158,8 +161,9 @@ def _session(
         [],
         tenant=group.tenant,
         lines=(group.numbers[0], group.numbers[-1]),
-        event_lines=group.numbers,
     )
+    contents: list[dict[str, Any]] = []
+    event_lines = array("Q")
     is_broken = False
     previous: int | None = None
     previous_line = 0
@@ -168,7 +172,13 @@ def _session(
         line = next(read_lines(file), Line(number, offset, b""))
         before = (previous, previous_line)
         try:
-            event = _event(decoder, line, group)
+            value = decode_line(decoder, line, LINE_DEPTH_MAX)
+            if is_content(value):
+                _check_content(value, group)
+                if not is_broken:
+                    contents.append(value)
+                continue
+            event = _event(value, group)
             assert event.sequence is not None
             # What follows a line is judged by it, also when it is out of place: named once only.
             previous, previous_line = event.sequence, number
@@ -176,6 +186,7 @@ def _session(
         except BadRecordError as error:
             is_broken = True
             session.events.clear()
+            contents.clear()
             yield Damage(
                 file_name,
                 number,
@@ -188,14 +199,24 @@ def _session(
         if is_broken:
             continue
         session.events.append(event)
+        event_lines.append(number)
         if event.opening is not None:
             _take_opening(session, event.opening)
     if not is_broken:
+        session.event_lines, session.contents = event_lines, tuple(contents)
         yield session
 
 
-def _event(decoder: StrictDecoder, line: Line, group: _Group) -> ParsedEvent:
-    value = decode_line(decoder, line, LINE_DEPTH_MAX)
+def _check_content(value: dict[str, Any], group: _Group) -> None:
+    try:
+        line = line_to_content(value)
+    except ValueError as error:
+        raise BadRecordError(str(error)) from None
+    if (line.tenant, line.session) != (group.tenant, group.session):
+        raise BadRecordError("the line names two sessions")
+
+
+def _event(value: dict[str, Any], group: _Group) -> ParsedEvent:
     try:
         item = line_to_event(value)
     except ValueError as error:

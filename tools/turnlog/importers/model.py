@@ -36,6 +36,7 @@ class ParsedEvent:
         speech_id: The utterance it belongs to.
         request_id: The request that caused it.
         opening: Facts given when the session was created; on sequence 0 only.
+        blobs: Names of contents that it refers to.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class ParsedEvent:
     speech_id: str | None = None
     request_id: str | None = None
     opening: dict[str, Any] | None = None
+    blobs: list[str] | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class ParsedSession:
         tenant: The tenant; empty for all foreign formats.
         lines: First and last line of the file that the session was read from, inclusive, from 1.
         event_lines: The line of each event, from 1, where every event has one of its own.
+        contents: Lines of contents that events name, as the file has them.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ParsedSession:
     tenant: str = ""
     lines: tuple[int, int] | None = None
     event_lines: Sequence[int] | None = None
+    contents: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(slots=True)

@@ -15,13 +15,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-from engine import Lost, Session, Store
-from engine.export import event_to_line
+from engine import Event, Lost, Session, Store
 from eventlog.errors import SessionNotFoundError, UsageError
 from turnlog import terminal
 from turnlog.child import ChildDiedError, damage_behind, in_child
@@ -36,6 +34,7 @@ from turnlog.stores import (
 )
 
 FLUSH_LINES = 256  # lines written together
+FLUSH_CHARACTERS = 1 << 20  # or fewer, where they are long
 
 
 def run(
@@ -54,7 +53,8 @@ def run(
         if skip_damaged:
             lines = _whole_lines(path, session, tenant, losses)
         else:
-            lines = _lines(_chosen(store, session, tenant, last), last)
+            chosen = _chosen(store, session, tenant, last)
+            lines = store.export_lines(_events(chosen, last))
         with (
             terminal.ProgressBar("exporting", last) as bar,
             _standard_output() if output is None else _new_file(output, replace=force) as stream,
@@ -76,12 +76,12 @@ def _chosen(store: Store, session: str | None, tenant: str | None, last: int) ->
     )
 
 
-def _lines(sessions: Iterator[Session], last: int) -> Iterator[str]:
+def _events(sessions: Iterator[Session], last: int) -> Iterator[Event]:
     for session in sessions:
         for event in session.events():
             if event.position > last:
                 break
-            yield event_to_line(event)
+            yield event
 
 
 def _whole_lines(
@@ -119,6 +119,8 @@ def _told(lost: Lost) -> str:
     if lost.session is None:
         return f"an event of an unknown session is lost: {lost.error}"
     whose = f"session {terminal.quote(lost.session)}"
+    if lost.is_blob:
+        return f"{whose}: a blob of event {lost.first} is lost: {lost.error}"
     if lost.tenant:
         whose += f" of tenant {terminal.quote(lost.tenant)}"
     which = f"event {lost.first} is"
@@ -128,9 +130,22 @@ def _told(lost: Lost) -> str:
 
 
 def _write(lines: Iterator[str], stream: IO[bytes], bar: terminal.ProgressBar) -> None:
-    while piece := list(islice(lines, FLUSH_LINES)):
+    piece: list[str] = []
+    size = 0
+
+    def flush() -> None:
         stream.write(("\n".join(piece) + "\n").encode())
         bar.advance(len(piece))
+
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if len(piece) == FLUSH_LINES or size >= FLUSH_CHARACTERS:
+            flush()
+            piece.clear()
+            size = 0
+    if piece:
+        flush()
 
 
 @contextmanager

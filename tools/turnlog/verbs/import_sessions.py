@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from engine import Store
+from engine.contents import ContentNames
 from engine.drafting import draft_event
 from engine.export import encode_line, escape, escape_line, line_mapping
 from engine.kinds import CONTROLS
@@ -93,6 +95,7 @@ class _Session:
     name: str
     lines: list[Line]
     event_lines: Sequence[int] | None
+    contents: list[Line]
 
     def line_of(self, number: int | None) -> int | None:
         """The line of the file that holds an event, or else the session's first."""
@@ -218,13 +221,15 @@ def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) ->
             line["opening"] = event.opening or opening or None
         for key in _FACTS:
             line[key] = getattr(event, key)
+        line["blobs"] = event.blobs
         lines.append(line)
     if not lines:
         # As a session that was created and nothing more; its facts are worth keeping.
         empty: Line = {"tenant": into, "session": parsed.name, "kind": "open", "sequence": 0}
         lines.append({**empty, "parent": None, "opening": opening or None})
     first_line = None if parsed.lines is None else parsed.lines[0]
-    return _Session(file, first_line, into, parsed.name, lines, parsed.event_lines)
+    contents = [{**line, "tenant": into} for line in parsed.contents]
+    return _Session(file, first_line, into, parsed.name, lines, parsed.event_lines, contents)
 
 
 def _refuse_unfit(session: _Session) -> None:
@@ -347,7 +352,7 @@ class _Batch:
         if not waiting:
             return
         try:
-            self._load([line for _, rest in waiting for line in rest])
+            self._load(waiting)
         except _REFUSALS as error:
             if len(waiting) == 1:
                 self._refuse(*waiting[0], error)
@@ -362,8 +367,13 @@ class _Batch:
             self._tally.marks += sum(line["kind"] == MARK_KIND for line in rest)
             self._tally.skipped_events += len(session.lines) - len(rest)
 
-    def _load(self, lines: list[Line]) -> None:
-        self._store().load(map(escape_line, lines), piece_events=BATCH_EVENTS_MAX)
+    def _load(self, waiting: list[tuple[_Session, list[Line]]]) -> None:
+        lines = (
+            line
+            for session, rest in waiting
+            for line in chain(session.contents, map(escape_line, rest))
+        )
+        self._store().load(lines, piece_events=BATCH_EVENTS_MAX)
 
     def _refuse(self, session: _Session, rest: list[Line], error: TurnlogError) -> None:
         """Take a session that the store refuses, with the line that is to blame as far as known."""
@@ -373,7 +383,8 @@ class _Batch:
             number = error.sequence
         elif isinstance(error, DamagedInputError):
             reason = error.reason
-            number = len(session.lines) - len(rest) + (error.line or 1) - 1
+            place = (error.line or 1) - 1 - len(session.contents)
+            number = len(session.lines) - len(rest) + place if place >= 0 else None
         elif isinstance(error, DuplicateIdError):
             ids = [line["id"] for line in session.lines]
             number = ids.index(error.expected) if error.expected in ids else None
@@ -399,9 +410,10 @@ class _Batch:
         if not stored.exists:
             return session.lines
         count = 0
+        names = ContentNames.of_store(self._store())
         for event, line in zip(stored.events(), session.lines, strict=False):
             theirs = escape_line(line)
-            ours = line_mapping(event)
+            ours = line_mapping(event, blobs=names.of(event))
             if "recorded_us" not in theirs:
                 del ours["recorded_us"]
             if encode_line(ours) != encode_line(theirs):
