@@ -50,7 +50,8 @@ class BlobCheck:
         self._tenants = tenants
         self._strange_tenants = strange_tenants  # whose row was reported
         self._named: dict[bytes, int] = {}  # by blob key: how often events name it
-        self._numbers: set[int] = set()  # that a good blob or pending row accounts for
+        self._pending: set[int] = set()  # numbers that a good pending row accounts for
+        self._numbers: set[int] = set()  # and those of blobs
         self._is_whole = True  # every row of ``blob`` could be read
 
     def take(self, tenant_number: int, marks: Mapping[int, Any], origin: Origin) -> None:
@@ -94,6 +95,7 @@ class BlobCheck:
         where = f"pending blob {number}"
         self._report.count("pending_blobs")
         self._check_number(where, number)
+        self._pending.add(number)
         self._check_tenant(where, pending.tenant_number)
         if pending.address != NO_ADDRESS:
             try:
@@ -120,6 +122,9 @@ class BlobCheck:
         tenant_number, address = U64.unpack(key[: U64.size])[0], key[U64.size :]
         self._report.count("blobs")
         self._check_number(where, row.number)
+        if row.number in self._numbers:
+            self._report.add(where, f"another blob has its number, {row.number}")
+        self._numbers.add(row.number)
         tenant = self._check_tenant(where, tenant_number)
         named = self._named.get(key, 0)
         if row.references != named and not are_events_whole and named < row.references:
@@ -135,10 +140,11 @@ class BlobCheck:
     ) -> None:
         digest = None if tenant is None else content_address(tenant.secret)
         size = stored = compressed = expected = 0
-        is_whole = True
+        is_whole = is_dense = True
         for index, value in self._chunks(row.number):
             self._report.count("chunks")
             if index != expected:
+                is_dense = False
                 break
             expected += 1
             stored += len(value)
@@ -159,7 +165,7 @@ class BlobCheck:
             size += len(content)
             if digest is not None:
                 digest.update(content)
-        if expected != row.chunks:
+        if expected != row.chunks or not is_dense:
             self._report.add(where_chunk(address, expected), "is missing, or is one too many")
         elif not is_whole:
             self._report.consequences += 1  # nothing tells the address of the rest
@@ -176,7 +182,6 @@ class BlobCheck:
     def _check_number(self, where: str, number: int) -> None:
         if number > self.record.blobs_made:
             self._report.add(where, f"blob number {number} was never handed out")
-        self._numbers.add(number)
 
     def _check_tenant(self, where: str, number: int) -> TenantRow | None:
         tenant = self._tenants.get(number)
@@ -198,12 +203,11 @@ class BlobCheck:
                     found = cursor.next()
                     continue
                 number = PAIR.unpack(key)[0]
-                if number in self._numbers:
-                    pass
-                elif self._is_whole:
-                    self._report.add(f"chunk {key.hex()}", f"no blob has number {number}")
-                else:
-                    self._report.consequences += 1
+                if number not in self._numbers and number not in self._pending:
+                    if self._is_whole:
+                        self._report.add(f"chunk {key.hex()}", f"no blob has number {number}")
+                    else:
+                        self._report.consequences += 1
                 found = cursor.set_range(PAIR.pack(number + 1, 0))
         finally:
             cursor.close()

@@ -253,7 +253,6 @@ class Upload:
         while True:
             found = self._find(address)
             if found is None:
-                fp("blob.before_finish")
                 task = self._write(address)
                 if task.found is None:
                     assert task.row is not None

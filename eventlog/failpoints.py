@@ -49,7 +49,6 @@ NAMES: Final = frozenset(
         "catchup.after_begin",  # a write transaction began, others' commits are not read yet
         "read.after_view",  # a reader took the loose view and has no transaction yet
         "blob.after_chunks",  # chunks of a content are put, its row or pending row is not
-        "blob.before_finish",  # all chunks but the last are durable, the address has no row yet
         "blob.after_row_removed",  # a blob's row is deleted, its chunks are not
         "list.after_view",  # a listing took the loose sessions and has no transaction yet
     }

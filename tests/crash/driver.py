@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import Store
-from eventlog import limits, sealing
+from eventlog import blobtable, limits, sealing
 from eventlog.errors import TurnlogError
 from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
 from eventlog.merging import FACTOR
@@ -197,6 +197,19 @@ def _rewrite(what: str) -> Callable[[Recorder], None]:
     return rewrite
 
 
+def _blobs(recorder: Recorder) -> None:
+    """Contents put in one commit and in several, put again, and collected at once."""
+    bounds: Any = blobtable
+    blobs = recorder.store.tenant("acme").blobs
+    long = bytes(range(256)) * 20_000
+    _attempt(recorder, "short", lambda: blobs.put(b"short"))
+    _attempt(recorder, "long", lambda: blobs.put(iter([long])))
+    _attempt(recorder, "again", lambda: blobs.put(iter([long])))
+    bounds.BLOB_PENDING_US = 0
+    _attempt(recorder, "collect", recorder.store.collect_blobs)
+    bounds.BLOB_PENDING_US = limits.BLOB_PENDING_US
+
+
 def _nothing(recorder: Recorder) -> None:
     return None
 
@@ -211,6 +224,7 @@ OPERATIONS: dict[str, Callable[[Recorder], None]] = {
     "memory": _memory,
     "pressure": _pressure,
     "read": _read,
+    "blobs": _blobs,
     "backup": _backup,
     "restore": _restore,
     "vacuum": _rewrite("vacuum"),
