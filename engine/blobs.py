@@ -447,6 +447,20 @@ class BlobReader(io.RawIOBase):
         """``read`` on the store's pool."""
         return await self._store._on_pool(self.read, size)
 
+    def readline(self, size: int | None = -1) -> bytes:
+        """The bytes up to and with the next line feed, or to the end; so does iterating."""
+        self._require_open()
+        start = self._place
+        stop = self.blob.size if size is None or size < 0 else min(start + size, self.blob.size)
+        end = start
+        while end < stop:
+            part = self._content.read(end, min(end + FILE_READ_BYTES, stop))
+            found = part.find(b"\n")
+            end += len(part) if found < 0 else found + 1
+            if found >= 0:
+                break
+        return self.read(max(0, end - start))
+
     def readall(self) -> bytes:
         """All bytes that are left."""
         return self.read()

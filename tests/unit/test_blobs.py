@@ -126,6 +126,18 @@ def test_a_reader_is_a_binary_file(store: Store) -> None:
         reader.read()
 
 
+def test_a_reader_gives_lines(store: Store) -> None:
+    """Of a file without a buffer the base class would read lines byte by byte."""
+    long = b"x" * (CHUNK_BYTES_MAX + 5)
+    content = b"one\n\n" + long + b"\nlast"
+    reader = store.blobs.open(store.blobs.put(content))
+    assert list(reader) == io.BytesIO(content).readlines()
+    reader.seek(0)
+    assert [reader.readline(2), reader.readline(None), reader.readline(0)] == [b"on", b"e\n", b""]
+    reader.seek(len(content) + 3)
+    assert reader.readline() == b""
+
+
 def test_a_range_reads_only_its_chunks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from eventlog import blobread
 
