@@ -20,23 +20,30 @@ from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from eventlog import blobtable
+from eventlog.blob import DOOMED_US
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog, hot_table
+from eventlog.index import extension_of
 from eventlog.keys import PAIR, U64
 from eventlog.limits import COMMIT_REMOVED_MAX
 from eventlog.record import (
     CONTROL,
+    FLAGS_BYTE,
     KIND_BYTE,
     MESSAGE,
+    Extension,
+    Flag,
     Origin,
     Record,
+    decode_extension,
     recorded_of,
     verify_record,
     void_record,
 )
 from eventlog.rows import ERASED, GONE, NO_SEQUENCE, SessionRow, expose, protect
-from eventlog.segment import Run, decode_segment, encode_segment
+from eventlog.segment import Run, Segment, decode_segment, encode_segment
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex, SessionState
@@ -45,6 +52,8 @@ if TYPE_CHECKING:
 
 SCAN_SLICE: Final = 4_096  # hot positions between two looks at the clock
 _ROW: Final = Struct("<QQIIQ")
+_HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
+_NOBODY: Final = Origin(0, "", "")
 REMOVED_LOW_MAX: Final = 16  # rows that a commit removes while the disk is full
 HOT: Final = 1  # void hot records are still to be overwritten
 KEYS: Final = 2  # keys, and what projections made, are still to be removed
@@ -149,22 +158,27 @@ def begin(
         before = tables.load_row(state.number)
         row = before.copy()
         row.first, row.details = each.floor, b""
+        addresses: list[bytes] = []
         loose = _loose_records(log, state, before.sealed)
         for sequence, (position, value) in enumerate(loose, before.sealed):
             if sequence >= each.floor:
                 break
             _pass(row, sequence, position, value)
+            addresses += _named_blobs(value)
             pause()
         if each.is_gone:
-            row.messages += sum([value[KIND_BYTE] == MESSAGE for value in planned(state)])
+            for value in planned(state):
+                row.messages += value[KIND_BYTE] == MESSAGE
+                addresses += _named_blobs(value)
             row.sealed = each.floor
             _forget(tables, row, before)
             row.flags |= GONE | (ERASED if each.is_erased else 0)
             done.sessions += 1
         else:
-            row.segments = _shorten(tables, state.number, each.floor)
+            row.segments = _shorten(tables, state.number, each.floor, addresses)
             _keep(tables, state, row, before)
         tables.put_rows([(key, row)])
+        _release(tables, row.tenant_number, addresses, asked_us, is_erased=each.is_erased)
         left = (HOT if each.is_erased else 0) | (KEYS if each.is_gone else 0)
         tables.put_removal(state.number, RemovalRow(each.floor, 0, left, 0, asked_us))
         done.rows.append((state, row))
@@ -224,8 +238,53 @@ def _pass(row: SessionRow, sequence: int, position: int, value: bytes) -> None:
     row.last_recorded_us = recorded_of(value)
 
 
-def _shorten(tables: WriteTables, number: int, floor: int) -> int:
-    """Rewrite the segment that the floor cuts in two; how many segments are left from it on."""
+def _named_blobs(value: bytes) -> list[bytes]:
+    """Addresses of the blobs that a stored record names."""
+    if not value[FLAGS_BYTE] & _HAS_BLOBS:
+        return []
+    marks = extension_of(value, "record")
+    blobs: list[bytes] = marks[Extension.BLOBS]
+    return blobs
+
+
+def _blobs_of(segment: Segment, stop: int) -> list[bytes]:
+    """Addresses of the blobs that the events of a segment name, up to a place."""
+    found: list[bytes] = []
+    for place in range(min(stop, segment.count)):
+        if segment.flags(place) & _HAS_BLOBS:
+            event = segment.make(place, _NOBODY, Record)
+            marks = decode_extension(event.extension, event.flags, event)
+            found += marks[Extension.BLOBS]
+    return found
+
+
+def _release(
+    tables: WriteTables,
+    tenant_number: int,
+    addresses: list[bytes],
+    now_us: int,
+    *,
+    is_erased: bool,
+) -> None:
+    """Take references of void events back; what only erased events named goes at once."""
+    for address in addresses:
+        try:
+            blobtable.release(tables, tenant_number, [address], now_us)
+        except CorruptionError:
+            pass  # check tells; what is void must not stay because of it
+    if is_erased and addresses:
+        blobtable.erase(tables, tenant_number, addresses)
+
+
+def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes]) -> int:
+    """Rewrite the segment that the floor cuts in two; how many segments are left from it on.
+
+    Args:
+        tables: The open write transaction.
+        number: The session.
+        floor: Its events below this sequence are void.
+        addresses: Takes those of the blobs that the void ones of that segment name.
+    """
     count = 0
     with tables.segment_cursor() as cursor:
         found = cursor.set_range(PAIR.pack(number, floor))
@@ -244,6 +303,7 @@ def _shorten(tables: WriteTables, number: int, floor: int) -> int:
                     records = [
                         segment.make(place, origin, Record) for place in range(segment.count)
                     ]
+                    addresses += _blobs_of(segment, start)
                     kept = records[start:]
                     run = Run(
                         number,
@@ -283,7 +343,7 @@ def go_on(
     while waiting and budget > 0:
         session, row = waiting.pop(0)
         done.has_written = True
-        budget = _remove_rows(tables, session, row, budget, pause)
+        budget = _remove_rows(tables, session, row, record.recorded_us, budget, pause)
         if budget > 0 and row.left & KEYS:
             row = replace(row, left=row.left & ~KEYS)
         if budget > 0 and row.left & HOT:
@@ -312,15 +372,60 @@ def _waiting(
 
 
 def _remove_rows(
-    tables: WriteTables, number: int, row: RemovalRow, budget: int, pause: Callable[[], None]
+    tables: WriteTables,
+    number: int,
+    row: RemovalRow,
+    now_us: int,
+    budget: int,
+    pause: Callable[[], None],
 ) -> int:
     """Delete segments below the floor, then keys and projections' rows; what is left to spend."""
-    stop = PAIR.pack(number, row.floor - 1) if row.floor else b""
-    budget = tables.delete_rows("segment", U64.pack(number), budget, pause, last=stop)
+    budget = _remove_segments(tables, number, row, now_us, budget, pause)
+    if budget > 0 and row.left & HOT:
+        budget = _remove_chunks(tables, budget)
     if budget > 0 and row.left & KEYS:
         for table in ("key", "state"):
             if budget > 0:
                 budget = tables.delete_rows(table, U64.pack(number), budget, pause)
+    return budget
+
+
+def _remove_segments(
+    tables: WriteTables,
+    number: int,
+    row: RemovalRow,
+    now_us: int,
+    budget: int,
+    pause: Callable[[], None],
+) -> int:
+    """Delete segments below the floor, and take back what their events name."""
+    addresses: list[bytes] = []
+    with tables.segment_cursor() as cursor:
+        found = cursor.set_range(PAIR.pack(number, 0))
+        while found and budget > 0:
+            key = cursor.key()
+            if PAIR.unpack(key)[0] != number or PAIR.unpack(key)[1] >= row.floor:
+                break
+            try:
+                segment = decode_segment(key, cursor.value())
+                addresses += _blobs_of(segment, segment.count)
+            except CorruptionError:
+                pass  # it goes; what it named is for check to count
+            cursor.delete()  # leads to the one after it
+            found = bool(cursor.key())
+            budget -= 1
+            pause()
+    if addresses:
+        tenant_number = tables.load_row(number).tenant_number
+        _release(tables, tenant_number, addresses, now_us, is_erased=bool(row.left & HOT))
+    return budget
+
+
+def _remove_chunks(tables: WriteTables, budget: int) -> int:
+    """Remove chunks of blobs that erased events named; nothing left to spend while there are."""
+    for number, pending in list(blobtable.pending_rows(tables)):
+        if pending.pending_us == DOOMED_US and not blobtable.remove_doomed(tables, number, pending):
+            return 0
     return budget
 
 

@@ -423,7 +423,8 @@ class WriteTables(ReadTables):
                     key = cursor.key()
                     if not key.startswith(prefix) or (last is not None and key > last):
                         break
-                    found = cursor.delete()
+                    cursor.delete()  # leads to the one after it
+                    found = bool(cursor.key())
                     count -= 1
                     pause()
             finally:

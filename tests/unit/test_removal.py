@@ -257,3 +257,35 @@ def test_another_process_sees_it(checked_store: Callable[..., Store], store_path
     assert [event.kind for event in store.read()] == ["message", "tombstone"]
     assert not session.exists
     assert session.append(said("3")).result().first == 0
+
+
+@pytest.mark.parametrize("where", ["loose", "sealed"])
+@pytest.mark.parametrize("how", ["delete", "erase"])
+def test_what_removed_events_named_is_no_longer_named(
+    checked_store: Callable[..., Store], where: str, how: str
+) -> None:
+    """A blob that another session names stays; one that only the erased one named goes."""
+    store = checked_store(snapshot_frequency=4)
+    shared = store.blobs.put(f"shared {SECRET}".encode() * 100)
+    own = store.blobs.put(f"own {SECRET}".encode() * 400_000)
+    session, other = store.session("a"), store.session("b")
+    for number in range(6):
+        session.append(said(f"{number}"), blobs=[own, shared]).result()
+    other.append(said("other"), blobs=[shared]).result()
+    if where == "sealed":
+        store.flush()
+    if how == "delete":
+        session.delete().result()
+        store.flush()
+    else:
+        session.erase(timeout=60)
+    assert store.check().ok, store.check().findings
+    usage = store.stats()["blobs"]
+    assert usage["references"] == 1
+    assert usage["count"] == (1 if how == "erase" else 2)
+    assert store.blobs.get(shared.address) is not None
+    assert (store.blobs.get(own.address) is None) is (how == "erase")
+    if how == "erase":
+        assert b"own " + SECRET.encode() not in live_bytes(store)
+        with store._log.views.transaction() as tables:
+            assert len(list(tables.rows("chunk"))) == 1
