@@ -17,13 +17,14 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
        the same; each event with a caller's id that was cut is found by it, and no entry of the id
        runs leads anywhere else.
     9. Of what was removed nothing is left but what ``removal`` says is still to be done.
-    10. The commit record's counts and transaction are those of the store.
-    11. Blobs that events name are there and count just these references; contents have their
+   10. The commit record's counts and transaction are those of the store.
+   11. Blobs that events name are there and count just these references; contents have their
        addresses; every chunk belongs to a blob, or to what is pending (``blobcheck``).
+   12. A segment names no dictionary but a whole one of its session's tenant.
 
 Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
 each event below the floor, to put segments, which lie by session, in the order of positions, and a
-checksum for each hot record.
+checksum for each hot record. Dictionaries are loaded, 255 at most.
 Keys and ids take none: both sides are looked up one by one, and counted (``checkmarks``).
 """
 
@@ -39,6 +40,7 @@ from eventlog.blobcheck import BlobCheck
 from eventlog.body import decode_body, require_plain
 from eventlog.checked import CheckedSession, opening_checksum
 from eventlog.checkmarks import MarksCheck
+from eventlog.dictionary import Dictionary, DictionaryRow
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
 from eventlog.hotlog import hot_names, hot_table
@@ -64,7 +66,7 @@ from eventlog.rows import (
     TenantRow,
     decode_number,
 )
-from eventlog.segment import Segment, decode_segment
+from eventlog.segment import PREFIX_BYTES, Segment, SegmentPrefix, decode_segment
 from eventlog.tables import ReadTables
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class _Check:
         self._rows = 0  # of sessions, good or bad
         self._gone = 0  # of those that were deleted
         self._tenant_rows = 0
+        self._dictionaries: dict[int, Dictionary] = {}
+        self._strange_dictionaries: set[int] = set()  # damaged or missing, as reported
         self._blocks: dict[int, OrderBlock] = {}
         self._damaged_blocks: set[int] = set()
         self._sealed: dict[int, bytearray] = {}  # by block: checksum and flags of each record
@@ -136,6 +140,7 @@ class _Check:
             self._check_tenants,
             self._check_sessions,
             self._check_removals,
+            self._check_dictionaries,
             self._marks.check_runs,
             self._check_blocks,
             self._check_segments,
@@ -293,6 +298,34 @@ class _Check:
             self._report.add_error(error, origin)
             damaged.add(key)
 
+    def _check_dictionaries(self) -> None:
+        if not self._tables.has("dict"):
+            return
+        for key, value in self._items("dict", 1):
+            number = key[0]
+            where = f"dictionary {number}"
+            try:
+                found = Dictionary(number, DictionaryRow.decode(key, value))
+            except CorruptionError as error:
+                self._report.add_error(error)
+                self._strange_dictionaries.add(number)
+                continue
+            self._dictionaries[number] = found
+            self._report.count("dictionaries")
+            if not 1 <= number <= self._record.dictionaries_made:
+                self._report.add(where, "was never handed out")
+            tenant = found.row.tenant_number
+            if tenant in self._strange_tenants:
+                self._follows()
+            elif tenant not in self._tenants:
+                self._report.add(where, f"is of tenant {tenant}, which has no row")
+
+    def _find_dictionary(self, number: int) -> Dictionary:
+        found = self._dictionaries.get(number)
+        if found is None:
+            raise CorruptionError("is missing or damaged", where=f"dictionary {number}")
+        return found
+
     # Events
 
     def _check_blocks(self) -> None:
@@ -330,9 +363,9 @@ class _Check:
             number, last = PAIR.unpack(key)
             session = self._sessions.get(number)
             try:
-                segment = decode_segment(key, value)
+                segment = decode_segment(key, value, self._find_dictionary)
             except CorruptionError as error:
-                self._report.add_error(error, None if session is None else session.origin)
+                self._miss_segment(error, key, value, session)
                 if session is not None and last >= session.following:
                     # of a void segment nobody asks what was in it
                     session.lose(session.following, last)
@@ -348,6 +381,18 @@ class _Check:
             else:
                 self._check_segment(f"segment {number}/{last}", session, segment)
 
+    def _miss_segment(
+        self, error: CorruptionError, key: bytes, value: bytes, session: CheckedSession | None
+    ) -> None:
+        """A segment is damaged, or its dictionary, which is one finding for all segments."""
+        number = SegmentPrefix.unpack(key, value).dictionary if len(value) >= PREFIX_BYTES else 0
+        if number in self._strange_dictionaries:
+            self._follows()
+            return
+        self._report.add_error(error, None if session is None else session.origin)
+        if number and number not in self._dictionaries:
+            self._strange_dictionaries.add(number)
+
     def _miss_row(self, number: int) -> None:
         """Events of a session without a row."""
         if number in self._strange:
@@ -360,6 +405,9 @@ class _Check:
         prefix = segment.prefix
         first = segment.first_sequence
         origin = session.origin
+        dictionary = self._dictionaries.get(prefix.dictionary)
+        if dictionary is not None and dictionary.row.tenant_number != session.row.tenant_number:
+            self._report.add(where, f"dictionary {dictionary.number} is another tenant's", origin)
         if first > session.following:
             self._report.add(
                 where, f"the segments of {session.following} to {first - 1} are missing", origin

@@ -35,6 +35,7 @@ NAMES: Final = frozenset(
         "rebuild.after_slice",  # a part of a table's next generation is put
         "rebuild.before_swap",  # it is complete, the old one empty, the commit record not put
         "merge.after_segments",  # merged segments are put, their sessions' rows are not
+        "dictionary.after_put",  # a new dictionary is put, the commit record is not
         "cut.after_drop",  # a hot table is emptied, the commit record is not
         "create.before_rename",  # the new store is whole, under its temporary name
         "create.after_rename",  # it has its name, the parent folder is not synced

@@ -54,7 +54,18 @@ SNAPSHOT_FREQUENCY: Final = 25  # loose events of a session that make it due
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
 SEGMENT_BYTES_TARGET: Final = 64 * KIB  # raw bytes after which a roll-up starts another segment
+MERGE_POSITIONS_MAX: Final = 131_072  # between first and last of a merged segment, see merging
 SEGMENT_BYTES_MAX: Final = 64 * MIB  # raw bytes of a segment, checked before it is decompressed
+
+# Dictionaries
+DICTIONARIES_MAX: Final = 255  # numbers of a store: a segment names one in a byte
+DICTIONARIES_AGAIN_MAX: Final = 128  # the other numbers are for tenants that have none yet
+DICTIONARY_BYTES_MIN: Final = 8 * KIB
+DICTIONARY_BYTES_MAX: Final = 32 * KIB  # measured: more gains nothing on dialogues
+DICTIONARY_SESSIONS_MAX: Final = 1_024  # sessions that one is trained on
+SAMPLE_BYTES_MAX: Final = 4 * KIB  # of one session, so that none shows through
+SAMPLES_BYTES_MAX: Final = 1 * MIB  # of one training: 0.1 s of a helper thread
+TRAIN_BYTES: Final = 1 * MIB  # content sealed of a tenant before one is trained
 
 # Memory of one open store
 LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
@@ -114,6 +125,8 @@ assert HOT_TABLE_POSITIONS % BLOCK_POSITIONS == 0
 assert HOT_PRESSURE * HOT_EVENTS_TARGET + BATCH_EVENTS_MAX < (HOT_TABLES - 2) * HOT_TABLE_POSITIONS
 assert COPY_SYNC_BYTES % COPY_BYTES == 0
 assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
+assert DICTIONARIES_AGAIN_MAX < DICTIONARIES_MAX < 256
+assert SAMPLES_BYTES_MAX // SAMPLE_BYTES_MAX <= DICTIONARY_SESSIONS_MAX
 assert MAP_BYTES_MIN <= MAP_BYTES <= MAP_BYTES_MAX
 assert LOCK_DEADLINE_MS <= LOCK_DEADLINE_MS_MAX
 # With LMDB's page header and a chunk's prefix, 16 bytes each, a full chunk fills its pages.

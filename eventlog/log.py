@@ -56,10 +56,12 @@ from eventlog.limits import (
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables, tables_of
+from eventlog.training import TenantDictionaries, Trainer
 from eventlog.views import Views
 from eventlog.writer import Writer, nothing
 
 EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
+TRAINER_DEADLINE_S: Final = 5.0  # for a training that is under way at a close; one takes 0.2
 QUOTA_BYTES_MIN: Final = 1024 * 1024
 QUOTA_BYTES_MAX: Final = 2**63 - 1
 
@@ -72,11 +74,13 @@ class Options:
         snapshot_frequency: Loose events that make a session due for its roll-up.
         max_messages: Messages that a session's view keeps; always None so far, which keeps all.
         quota_bytes: Bytes of pages from which appends are refused; None for no quota.
+        dictionaries: Compress each tenant's segments with what its sessions have in common.
     """
 
     snapshot_frequency: int = SNAPSHOT_FREQUENCY
     max_messages: int | None = None
     quota_bytes: int | None = None
+    dictionaries: bool = True
 
     def check(self) -> None:
         """Raise ``UsageError`` for values that make no sense."""
@@ -88,6 +92,7 @@ class Options:
             )
         if self.quota_bytes is not None:
             whole(self.quota_bytes, "quota_bytes", QUOTA_BYTES_MIN, QUOTA_BYTES_MAX)
+        flag(self.dictionaries, "dictionaries")
 
     @classmethod
     def decode(cls, stored: bytes) -> Options:
@@ -101,6 +106,9 @@ class Options:
             options = cls(**found)
         except TypeError as error:
             raise CorruptionError(f"are no options: {error}", where="options") from error
+        flags = found.pop("dictionaries", False)
+        if type(flags) is not bool:
+            raise CorruptionError("hold values that cannot be", where="options")
         if any([type(value) is not int and value is not None for value in found.values()]) or not (
             options.snapshot_frequency and 1 <= options.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX
         ):
@@ -143,18 +151,26 @@ class Log:
         self.index = LooseIndex()
         self.index.frequency = options.snapshot_frequency
         self.cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, threading.Lock())
+        self.dictionaries = TenantDictionaries(self.cache, self._train)
         self.writer = Writer(
             environment,
             self.index,
             self.cache,
             quota_bytes=options.quota_bytes,
             lock_deadline_ms=lock_deadline_ms,
+            dictionaries=self.dictionaries if options.dictionaries else None,
         )
         self.views = Views(
             environment,
             self.index,
             self.cache,
             lambda tables, record: self.writer.catch_up(tables, record, pause=nothing),
+        )
+        self.trainer = Trainer(
+            self.views.transaction,
+            self.writer.run,
+            self.cache,
+            self.dictionaries.outcomes.append,
         )
         self.writer.on_commit = self.announce
         self.writer.on_refused = self._refused
@@ -166,6 +182,9 @@ class Log:
         self._refusal_listeners: list[RefusalListener] = []
         self._closed = False
         self._gone = threading.Event()
+
+    def _train(self, tenant_number: int, before: int) -> bool:
+        return self.trainer.start(tenant_number, before)
 
     # Opening and closing
 
@@ -242,9 +261,9 @@ class Log:
             try:
                 with environment.read() as transaction:
                     tables = ReadTables(transaction, environment.db)
-                    stored = tables.options()
+                    options = _stored_options(tables)
                     generation = tables.commit_record().generation
-                log = cls(environment, Options.decode(stored), lock_deadline_ms)
+                log = cls(environment, options, lock_deadline_ms)
                 log.writer.generation = generation
                 log._check_wanted(wanted)
                 log.key = identity(path)
@@ -340,7 +359,8 @@ class Log:
 
     def _reload(self, tables: ReadTables) -> None:
         """Somebody changed the options."""
-        options = self.options = Options.decode(tables.options())
+        options = self.options = _stored_options(tables)
+        self.writer.dictionaries = self.dictionaries if options.dictionaries else None
         self.index.frequency = options.snapshot_frequency
         self.writer.quota_bytes = options.quota_bytes
         self.writer.over_quota = None
@@ -389,6 +409,7 @@ class Log:
 
     def _close_environment(self) -> None:
         try:
+            self.trainer.stop(TRAINER_DEADLINE_S)
             self.environment.close()
         finally:
             with _registry_lock:
@@ -555,6 +576,7 @@ class Log:
                 bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
             segments = tables.transaction.stat(tables.tables["segment"])["entries"]
             blobs = blob_usage(tables, nothing) if tables.has("blob") else None
+            dictionaries = self._dictionary_facts(tables, record)
         file_bytes = environment.file_bytes()
         used = sum(bytes_by_kind.values())
         return {
@@ -584,8 +606,28 @@ class Log:
                 "blob_streams_max": self.streams.streams_max,
             },
             "blobs": blobs,
+            "dictionaries": dictionaries,
             "options": asdict(self.options),
         }
+
+    def _dictionary_facts(
+        self, tables: ReadTables, record: CommitRecord
+    ) -> dict[str, dict[str, Any] | str]:
+        """What each dictionary is, by its number; why it cannot be used, of a damaged one."""
+        facts: dict[str, dict[str, Any] | str] = {}
+        for number in range(1, record.dictionaries_made + 1):
+            try:
+                row = self.cache.find_dictionary(tables, number).row
+                facts[f"{number}"] = {
+                    "tenant": tables.load_tenant(row.tenant_number).name,
+                    "bytes": len(row.data),
+                    "sessions": len(row.sessions),
+                    "ratio": round(row.ratio, 2),
+                    "ratio_lately": self.dictionaries.ratio(row.tenant_number),
+                }
+            except CorruptionError as error:
+                facts[f"{number}"] = str(error)
+        return facts
 
     def health(self) -> dict[str, Any]:
         """How the store stands, from memory alone; plain data."""
@@ -618,6 +660,12 @@ class Log:
             "failures": machine.failures,
             "commit_running_ms": ((now_us - machine.in_flight_since_us) // 1000 if running else 0),
         }
+
+
+def _stored_options(tables: ReadTables) -> Options:
+    """The options of a store; one that has no room for dictionaries has none."""
+    options = Options.decode(tables.options())
+    return options if tables.has("dict") else replace(options, dictionaries=False)
 
 
 def _all_done(acks: list[Ack]) -> bool:

@@ -8,11 +8,14 @@ Invariants:
        others and brings the session's row up to it.
     2. Every merged segment is of a higher tier than each of its inputs, so that an event is
        rewritten at most ``TOP`` times; tiers grow by ``FACTOR``.
-    3. One commit merges at most ``COMMIT_MERGE_BYTES_MAX`` bytes of content and looks at
+    3. A merged segment spans at most ``MERGE_POSITIONS_MAX`` positions: whoever reads in global
+       order decodes it once for each window that meets it. Measured with 1,000 sessions in turn,
+       twice as much makes that a quarter slower, for 10 % of the bytes.
+    4. One commit merges at most ``COMMIT_MERGE_BYTES_MAX`` bytes of content and looks at
        ``LOOKS_MAX`` sessions. Beside appends it merges what ``BYTES_PER_US`` has earned since.
-    4. What is to be merged is known to this process alone, and forgotten with it: the session's
+    5. What is to be merged is known to this process alone, and forgotten with it: the session's
        next sealing in another one finds it again.
-    5. A session whose segments are damaged stays as it is, and nobody else is kept from merging.
+    6. A session whose segments are damaged stays as it is, and nobody else is kept from merging.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from eventlog.dictionary import Dictionary
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.index import LooseIndex
 from eventlog.keys import PAIR, U64
 from eventlog.limits import (
     COMMIT_MERGE_BYTES_MAX,
+    MERGE_POSITIONS_MAX,
     MERGE_SESSIONS_MAX,
     SEGMENT_BYTES_TARGET,
     SEGMENT_EVENTS_MAX,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 
 FACTOR: Final = 4  # segments of one tier that become one; measured: 8 leaves twice as many behind
 FULL_BYTES: Final = SEGMENT_BYTES_TARGET // 2  # a larger one is of the highest tier, and stays
+NEWEST_MAX: Final = 64  # segments of a session that are looked at; of each tier some wait
 LOOKS_MAX: Final = 256  # about 5 ms, in slices
 BYTES_PER_US: Final = 2  # beside appends; about 3 % of a processor
 
@@ -62,15 +68,16 @@ def tier(content_bytes: int) -> int:
     return TOP - _steps(content_bytes)
 
 
-def due(sizes: Sequence[int]) -> list[tuple[int, int]]:
+def due(prefixes: Sequence[SegmentPrefix]) -> list[tuple[int, int]]:
     """Which of a session's newest segments are to be merged.
 
     Args:
-        sizes: Content bytes, oldest first, up to the session's newest; none of the highest tier.
+        prefixes: Oldest first, up to the session's newest; none of the highest tier.
 
     Returns:
         Places, start and stop, of neighbours that become one each.
     """
+    sizes = [prefix.content_bytes for prefix in prefixes]
     tiers = [tier(size) for size in sizes]
     for highest in range(TOP - 1, -1, -1):
         start = len(tiers)
@@ -79,21 +86,23 @@ def due(sizes: Sequence[int]) -> list[tuple[int, int]]:
         if tiers[start:].count(highest) >= FACTOR:
             return [
                 (first, stop)
-                for first, stop in _chunks(sizes, start)
+                for first, stop in _chunks(prefixes, start)
                 if tier(sum(sizes[first:stop])) > max(tiers[first:stop])
             ]
     return []
 
 
-def _chunks(sizes: Sequence[int], start: int) -> Iterable[tuple[int, int]]:
+def _chunks(prefixes: Sequence[SegmentPrefix], start: int) -> Iterable[tuple[int, int]]:
     """Stretches of neighbours that fit into one segment."""
     total = 0
-    for place in range(start, len(sizes)):
-        if total and total + sizes[place] > SEGMENT_BYTES_TARGET:
+    for place in range(start, len(prefixes)):
+        prefix = prefixes[place]
+        total += prefix.content_bytes
+        span = prefix.last_position - prefixes[start].first_position
+        if place > start and (total > SEGMENT_BYTES_TARGET or span > MERGE_POSITIONS_MAX):
             yield start, place
-            start, total = place, 0
-        total += sizes[place]
-    yield start, len(sizes)
+            start, total = place, prefix.content_bytes
+    yield start, len(prefixes)
 
 
 @dataclass(slots=True)
@@ -153,6 +162,7 @@ class Merges:
         share: int,
         now_us: int,
         pause: Callable[[], None],
+        dictionary_of: Callable[[int], Dictionary | None],
     ) -> Merging:
         """Merge what is due in the open write transaction, within a share of ``share``."""
         done = Merging()
@@ -167,7 +177,15 @@ class Merges:
                     done.looked.append(number)
                     try:
                         if not _merge_session(
-                            tables, cursor, cache, done, number, sealed, share, pause
+                            tables,
+                            cursor,
+                            cache,
+                            done,
+                            number,
+                            sealed.get(number) or tables.load_row(number),
+                            share,
+                            pause,
+                            dictionary_of,
                         ):
                             break
                     except CorruptionError:
@@ -203,14 +221,14 @@ def _merge_session(
     cache: SegmentCache,
     done: Merging,
     number: int,
-    sealed: dict[int, SessionRow],
+    row: SessionRow,
     share: int,
     pause: Callable[[], None],
+    dictionary_of: Callable[[int], Dictionary | None],
 ) -> bool:
     """Merge the newest segments of a session that are due; False when the share is used up."""
-    row = sealed.get(number) or tables.load_row(number)
     found = _newest(cursor, number, row.first, row.sealed)
-    chunks = due([prefix.content_bytes for _, _, prefix in found])
+    chunks = due([prefix for _, _, prefix in found])
     for start, stop in chunks:
         size = sum([prefix.content_bytes for _, _, prefix in found[start:stop]])
         if done.content_bytes + size > share:
@@ -218,9 +236,9 @@ def _merge_session(
             return False
         segments = []
         for key, value, _ in found[start:stop]:
-            segments.append(cache.load(key, value, keep=False))
+            segments.append(cache.load(tables, key, value, keep=False))
             pause()
-        key, value = join_segments(number, segments)
+        key, value = join_segments(number, segments, dictionary_of(row.tenant_number))
         pause()
         for old, _, _ in found[start : stop - 1]:
             tables.remove_segment(old)
@@ -246,7 +264,7 @@ def _newest(
     found: list[tuple[bytes, bytes, SegmentPrefix]] = []
     following = stop
     is_there = bool(stop) and cursor.set_range(PAIR.pack(number, stop - 1))
-    while is_there and following > first:
+    while is_there and following > first and len(found) < NEWEST_MAX:
         key, value = cursor.item()
         if len(key) != PAIR.size or PAIR.unpack(key) != (number, following - 1):
             break  # not end to end: that is for check to tell

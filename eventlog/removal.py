@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventlog import blobtable
 from eventlog.blob import DOOMED_US
+from eventlog.dictionary import Dictionary
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog, hot_table
@@ -296,7 +297,9 @@ def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes
             count += 1
             if is_first:
                 is_first = False
-                segment = decode_segment(key, cursor.value())
+                segment = decode_segment(
+                    key, cursor.value(), lambda each: Dictionary(each, tables.load_dictionary(each))
+                )
                 start = floor - segment.first_sequence
                 if start > 0:
                     origin = Origin(number, "", "")

@@ -1,7 +1,7 @@
 """Salvage: everything of a damaged store that is whole, session by session.
 
-Depends on as little as possible: the commit record, session rows, segments and hot records. Names,
-activity, order blocks, keys and ids may all be gone. Changes nothing.
+Depends on as little as possible: the commit record, session rows, dictionaries, segments and hot
+records. Names, activity, order blocks, keys and ids may all be gone. Changes nothing.
 
 A page of the B-tree that cannot be read takes what lies on it, and nothing more: rows are asked for
 one by one, and the segments of a session are looked for from its start and, where that breaks off,
@@ -41,7 +41,7 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rows import SessionRow
-from eventlog.segment import Segment, decode_segment
+from eventlog.segment import Segment
 from eventlog.tables import ReadTables
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Salvage(Generic[R]):
             value = tables.transaction.get(key, db=tables.tables["segment"])
             if value is None:
                 raise CorruptionError("is missing", where=where)
-            return decode_segment(key, value)
+            return self._log.cache.decode(tables, key, value)
 
     def _fill(
         self, origin: Origin, first: int, stop: int, error: CorruptionError | None

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from eventlog.dictionary import Dictionary
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
@@ -129,6 +130,7 @@ def seal(
     event_count: int,
     leaving: Collection[SessionState],
     pause: Callable[[], None],
+    dictionary_of: Callable[[int], Dictionary | None],
 ) -> Sealing:
     """Seal what is due, or the oldest when the hot log grows, and cut the sealed front.
 
@@ -140,6 +142,7 @@ def seal(
         event_count: Events that the same commit appends; 0 when nothing waits.
         leaving: Sessions of which the same commit removes events: they are left alone.
         pause: Lets the GIL go when the slice is used up.
+        dictionary_of: What a tenant's segments are compressed with, by its number.
     """
     done = Sealing(floor=floor)
     if index.damaged:
@@ -147,6 +150,8 @@ def seal(
     try:
         share = _share(index, event_count)
         _collect_all(tables, log, index, done, share, leaving, pause)
+        for row, run in done.runs:
+            run.dictionary = dictionary_of(row.tenant_number)
         for group in _groups(done.runs):
             done.segments += _encode(group)
             pause()

@@ -17,7 +17,6 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -26,15 +25,11 @@ from typing import Any, Final, cast
 
 import numpy as np
 from xxhash import xxh3_64
-from zstandard import (
-    ZstdCompressor,
-    ZstdDecompressor,
-    ZstdError,
-    frame_content_size,
-)
+from zstandard import ZstdError, frame_content_size
 
 from eventlog import columns
 from eventlog.columns import Words
+from eventlog.dictionary import Contexts, Dictionary, Find
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
@@ -55,22 +50,13 @@ PREFIX_BYTES: Final = CHECKSUM_BYTES + PREFIX.size
 VERSION: Final = 1
 RAW: Final = 0
 ZSTD: Final = 1
-LEVEL: Final = 3
 HEAD_BYTES: Final = HEADER.size
 EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
 _NO_EXTENSION: Final = bytes(4)
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
 
-class _Contexts(threading.local):
-    """One compressor and one decompressor per thread: zstd's contexts are not safe to share."""
-
-    def __init__(self) -> None:
-        self.compressor = ZstdCompressor(level=LEVEL, write_content_size=True)
-        self.decompress = ZstdDecompressor().decompress
-
-
-_contexts: Final = _Contexts()
+_contexts: Final = Contexts()
 
 
 @dataclass(slots=True)
@@ -197,6 +183,9 @@ class Run:
         messages_before: Messages of the session before the first record.
         messages: Messages among the records; set by ``describe_runs``.
         last_public: Place of the last public event among the records, -1 for none; likewise.
+        dictionary: What to compress with, None for nothing.
+        content_bytes: Size of the segment's content; set by ``encode_segments``.
+        payload_bytes: What that was compressed to; likewise.
     """
 
     session: int
@@ -206,6 +195,9 @@ class Run:
     messages_before: int = 0
     messages: int = 0
     last_public: int = -1
+    dictionary: Dictionary | None = None
+    content_bytes: int = 0
+    payload_bytes: int = 0
 
 
 def describe_runs(runs: Sequence[Run]) -> Words:
@@ -261,7 +253,7 @@ def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, byte
     ]
     segments: list[tuple[bytes, bytes]] = []
     for number, (run, content, payload) in enumerate(
-        zip(runs, contents, _compressed(contents), strict=True)
+        zip(runs, contents, _compress_all(runs, contents), strict=True)
     ):
         prefix = SegmentPrefix(
             VERSION,
@@ -280,7 +272,9 @@ def encode_segments(runs: Sequence[Run], words: Words) -> list[tuple[bytes, byte
             kinds[number],
         )
         key = PAIR.pack(run.session, run.last_sequence)
-        segments.append((key, _sealed(key, prefix, content, payload)))
+        value = _sealed(key, prefix, content, payload, run.dictionary)
+        run.content_bytes, run.payload_bytes = len(content), len(value) - PREFIX_BYTES
+        segments.append((key, value))
     return segments
 
 
@@ -289,12 +283,15 @@ def encode_segment(run: Run) -> tuple[bytes, bytes]:
     return encode_segments([run], describe_runs([run]))[0]
 
 
-def join_segments(session: int, segments: Sequence[Segment]) -> tuple[bytes, bytes]:
-    """One segment of neighbouring ones; gives key and value.
+def join_segments(
+    session: int, segments: Sequence[Segment], dictionary: Dictionary | None = None
+) -> tuple[bytes, bytes]:
+    """One segment of neighbouring ones, or of one alone; gives key and value.
 
     Args:
         session: Their session number.
         segments: Whole segments, oldest first.
+        dictionary: What to compress it with.
 
     Raises:
         CorruptionError: They are no neighbours.
@@ -333,29 +330,57 @@ def join_segments(session: int, segments: Sequence[Segment]) -> tuple[bytes, byt
         kinds=kinds,
     )
     key = PAIR.pack(session, stop - 1)
-    return key, _sealed(key, prefix, content, _compressed([content])[0])
+    frame = _compressed([content], dictionary)[0]
+    return key, _sealed(key, prefix, content, frame, dictionary)
 
 
-def _sealed(key: bytes, prefix: SegmentPrefix, content: bytes, frame: bytes) -> bytes:
+def _sealed(
+    key: bytes,
+    prefix: SegmentPrefix,
+    content: bytes,
+    frame: bytes,
+    dictionary: Dictionary | None,
+) -> bytes:
     """The value of a segment; compressed where that gains enough. Sets the prefix's codec."""
-    prefix.codec = ZSTD
+    prefix.codec, prefix.dictionary = ZSTD, 0 if dictionary is None else dictionary.number
     if len(frame) * GAIN_SHARE > len(content) * (GAIN_SHARE - 1):
-        frame, prefix.codec = content, RAW
+        frame, prefix.codec, prefix.dictionary = content, RAW, 0
     stored = prefix.pack()
     return b"".join((_checksum(key, stored, content), stored, frame))
 
 
-def _compressed(contents: list[bytes]) -> list[bytes]:
+def _compress_all(runs: Sequence[Run], contents: list[bytes]) -> list[bytes]:
+    """Compress the content of each run, those with one dictionary together."""
+    first = runs[0].dictionary
+    if all([run.dictionary is first for run in runs]):
+        return _compressed(contents, first)
+    groups: dict[Dictionary | None, list[int]] = {}
+    for place, run in enumerate(runs):
+        groups.setdefault(run.dictionary, []).append(place)
+    frames = [b""] * len(contents)
+    for dictionary, places in groups.items():
+        group = _compressed([contents[place] for place in places], dictionary)
+        for place, frame in zip(places, group, strict=True):
+            frames[place] = frame
+    return frames
+
+
+def _compressed(contents: list[bytes], dictionary: Dictionary | None) -> list[bytes]:
     """Compress each; in one call where the library can, so that the GIL is given up once."""
-    compressor = _contexts.compressor
+    compressor = _contexts.compressor if dictionary is None else dictionary.compressor
     if len(contents) > 1 and hasattr(compressor, "multi_compress_to_buffer"):
         frames = compressor.multi_compress_to_buffer(cast("list[Any]", contents))
         return [frames[number].tobytes() for number in range(len(frames))]
     return [compressor.compress(content) for content in contents]
 
 
-def decode_segment(key: bytes, value: bytes) -> Segment:
+def decode_segment(key: bytes, value: bytes, find: Find | None = None) -> Segment:
     """Check and decode a segment.
+
+    Args:
+        key: Its key.
+        value: Its value.
+        find: Gives a dictionary by its number; None where there are none.
 
     Raises:
         CorruptionError: The bytes are not what was written under this key.
@@ -364,7 +389,7 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
     if len(key) != PAIR.size:
         raise CorruptionError("key has another size", where=where)
     prefix = SegmentPrefix.unpack(key, value)
-    content = _content(prefix, value, where)
+    content = _content(prefix, value, where, find)
     if _checksum(key, value[CHECKSUM_BYTES:PREFIX_BYTES], content) != value[:CHECKSUM_BYTES]:
         raise CorruptionError("segment checksum does not match", where=where)
     if prefix.version != VERSION:
@@ -389,7 +414,7 @@ def decode_segment(key: bytes, value: bytes) -> Segment:
     )
 
 
-def _content(prefix: SegmentPrefix, value: bytes, where: str) -> bytes:
+def _content(prefix: SegmentPrefix, value: bytes, where: str, find: Find | None) -> bytes:
     size = prefix.content_bytes
     if not (
         1 <= prefix.count <= SEGMENT_EVENTS_MAX
@@ -397,13 +422,17 @@ def _content(prefix: SegmentPrefix, value: bytes, where: str) -> bytes:
     ):
         raise CorruptionError("segment states impossible sizes", where=where)
     payload = value[PREFIX_BYTES:]
-    if prefix.codec == RAW:
+    if prefix.codec == RAW and not prefix.dictionary:
         content = payload
-    elif prefix.codec == ZSTD and prefix.dictionary == 0:
+    elif prefix.codec == ZSTD:
         try:
             if frame_content_size(payload) != size:
                 raise CorruptionError("segment frame states another size", where=where)
-            content = _contexts.decompress(payload, allow_extra_data=False)
+            if prefix.dictionary:
+                dictionary = _found(prefix.dictionary, where, find)
+                content = dictionary.decompress(payload, where)
+            else:
+                content = _contexts.decompress(payload, allow_extra_data=False)
         except (ZstdError, MemoryError) as error:
             raise CorruptionError(f"segment does not decompress: {error}", where=where) from error
     else:
@@ -411,6 +440,15 @@ def _content(prefix: SegmentPrefix, value: bytes, where: str) -> bytes:
     if len(content) != size:
         raise CorruptionError("segment has another size than stated", where=where)
     return content
+
+
+def _found(number: int, where: str, find: Find | None) -> Dictionary:
+    try:
+        if find is None:
+            raise CorruptionError("is missing", where=f"dictionary {number}")
+        return find(number)
+    except CorruptionError as error:
+        raise CorruptionError(f"needs what is damaged: {error}", where=where) from error
 
 
 def _checksum(key: bytes, prefix: bytes, content: bytes) -> bytes:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
+from eventlog.dictionary import Dictionary, DictionaryRow, LoadedDictionaries, dictionary_key
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
 from eventlog.idruns import IdRuns
@@ -181,6 +182,18 @@ class ReadTables:
         value = self.transaction.get(key, db=self.tables["key"])
         return None if value is None else KeyedResult.decode(key, value)
 
+    def load_dictionary(self, number: int) -> DictionaryRow:
+        """A dictionary's row.
+
+        Raises:
+            CorruptionError: It is missing or damaged.
+        """
+        key = dictionary_key(number)
+        value = self.transaction.get(key, db=self.tables["dict"]) if self.has("dict") else None
+        if value is None:
+            raise CorruptionError("is missing", where=f"dictionary {number}")
+        return DictionaryRow.decode(key, value)
+
     def get_block(self, block: int) -> bytes | None:
         """The stored bytes of an order block."""
         value: bytes | None = self.transaction.get(U64.pack(block), db=self.tables["order"])
@@ -240,7 +253,7 @@ class ReadTables:
             owner, last = PAIR.unpack(key)
             if owner != number:
                 break
-            yield cache.load(key, cursor.value(), keep=last >= kept_from)
+            yield cache.load(self, key, cursor.value(), keep=last >= kept_from)
             found = cursor.prev() if reverse else cursor.next()
 
     def read_event(self, number: int, sequence: int, cache: SegmentCache) -> Record | None:
@@ -357,6 +370,11 @@ class WriteTables(ReadTables):
         """Remove a segment whose events are in another one now."""
         self.transaction.delete(key, db=self.tables["segment"])
 
+    def put_dictionary(self, number: int, row: DictionaryRow) -> None:
+        """Store a new dictionary."""
+        key = dictionary_key(number)
+        self.transaction.put(key, row.encode(key), db=self.tables["dict"])
+
     def put_block(self, key: bytes, value: bytes) -> None:
         """Store an order block."""
         self.transaction.put(key, value, db=self.tables["order"])
@@ -470,12 +488,14 @@ class SegmentCache:
         self.bytes_max = bytes_max
         self.byte_count = 0
         self._lock = lock
+        self.dictionaries = LoadedDictionaries()
         self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
 
-    def load(self, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
+    def load(self, tables: ReadTables, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
         """The decoded segment of a stored value, whose checksum tells whether it changed.
 
         Args:
+            tables: The transaction that it comes from.
             key: Its key.
             value: Its stored value.
             keep: Whether it will be needed again; if not it makes room.
@@ -488,7 +508,7 @@ class SegmentCache:
                 elif self._kept.pop(key, None) is not None:
                     self.byte_count -= kept[2]
             return kept[1]
-        segment = decode_segment(key, value)
+        segment = self.decode(tables, key, value)
         size = segment.memory_bytes
         if not keep or size * 4 > self.bytes_max:
             return segment
@@ -502,8 +522,21 @@ class SegmentCache:
                 self.byte_count -= self._kept.popitem(last=False)[1][2]
         return segment
 
+    def decode(self, tables: ReadTables, key: bytes, value: bytes) -> Segment:
+        """Decode a segment, and load the dictionary that it needs."""
+        return decode_segment(key, value, lambda number: self.find_dictionary(tables, number))
+
+    def find_dictionary(self, tables: ReadTables, number: int) -> Dictionary:
+        """A dictionary, loaded when it is needed for the first time.
+
+        Raises:
+            CorruptionError: It is missing or damaged.
+        """
+        return self.dictionaries.find(number, tables.load_dictionary)
+
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop everything, dictionaries too."""
         with self._lock:
             self._kept.clear()
             self.byte_count = 0
+        self.dictionaries.clear()

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -31,6 +32,7 @@ from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Admission, Plan
 from eventlog.blobcollect import Collection, is_due
 from eventlog.commit import CommitMachine, Step
+from eventlog.dictionary import Dictionary
 from eventlog.environment import Environment
 from eventlog.errors import (
     CorruptionError,
@@ -64,6 +66,7 @@ from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
 from eventlog.seams import CLOCK
 from eventlog.tables import ReadTables, SegmentCache, WriteTables
 from eventlog.tasks import Running, Task, Tasks
+from eventlog.training import TenantDictionaries
 
 READER_CHECK_US = 5_000_000
 IDLE_S = 60.0
@@ -107,6 +110,7 @@ class Writer:
         *,
         quota_bytes: int | None,
         lock_deadline_ms: int,
+        dictionaries: TenantDictionaries | None = None,
     ) -> None:
         self.environment = environment
         self.index = index
@@ -120,6 +124,7 @@ class Writer:
         self.generation = 0  # the commit record's, of which the options are known
         self.on_generation: Callable[[ReadTables], None] = _forget
         self.merges = Merges()
+        self.dictionaries = dictionaries  # None where nothing is to be compressed with one
         self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
@@ -539,10 +544,20 @@ class Writer:
             lookups.write_references()
         self.pause()
         leaving = {each.state for each in plan.removed}
-        sealing = seal(tables, log, index, record.floor, len(plan.records), leaving, self.pause)
+        dictionary_of = self._follow_dictionaries(tables, record)
+        sealing = seal(
+            tables,
+            log,
+            index,
+            record.floor,
+            len(plan.records),
+            leaving,
+            self.pause,
+            dictionary_of,
+        )
         merging = Merging()
         try:
-            merging = self._merge(tables, plan, sealing)
+            merging = self._merge(tables, plan, sealing, dictionary_of)
             removals = removal.begin(
                 tables, log, index, plan.removed, plan.recorded_us, plan.stored, self.pause
             )
@@ -552,13 +567,31 @@ class Writer:
             self.merges.drop(merging)
             raise
 
-    def _merge(self, tables: WriteTables, plan: Plan, sealing: Sealing) -> Merging:
+    def _follow_dictionaries(
+        self, tables: WriteTables, record: CommitRecord
+    ) -> Callable[[int], Dictionary | None]:
+        """What a tenant's segments are compressed with, by its number."""
+        known = self.dictionaries
+        if known is None:
+            return _no_dictionary
+        known.follow(tables, record, self.pause)
+        return partial(known.of, tables)
+
+    def _merge(
+        self,
+        tables: WriteTables,
+        plan: Plan,
+        sealing: Sealing,
+        dictionary_of: Callable[[int], Dictionary | None],
+    ) -> Merging:
         """Merging's share of work: none after a failure, which may have come of too little room."""
         if self._vain or self.index.damaged:
             return Merging()
         now_us = CLOCK.monotonic_us()
         share = self.merges.share(len(plan.records), now_us)
-        return self.merges.merge(tables, sealing, self._cache, share, now_us, self.pause)
+        return self.merges.merge(
+            tables, sealing, self._cache, share, now_us, self.pause, dictionary_of
+        )
 
     def _merges_wait(self) -> bool:
         machine = self.machine
@@ -668,6 +701,8 @@ class Writer:
             plan.merge(index, self.pause)
             work.sealing.merge(index)
             self.merges.note(work.sealing)
+            if self.dictionaries is not None:
+                self.dictionaries.note(work.sealing)
         self.merges.take(work.merging, index)
         if not work.is_empty:
             work.removals.merge(index)
@@ -859,6 +894,10 @@ def _as_ours(error: BaseException, where: Path) -> TurnlogError:
 
 def _forget(tables: ReadTables) -> None:
     """Nobody reads the options again."""
+
+
+def _no_dictionary(_: int) -> None:
+    return None
 
 
 def nothing() -> None:

@@ -16,6 +16,8 @@ import numpy as np
 from eventlog.blob import BlobRow, PendingRow, blob_key, pending_key
 from eventlog.body import decode_body, encode_plain
 from eventlog.chunk import compress_chunk, decode_chunk, seal_chunk
+from eventlog.dictionary import Dictionary, DictionaryRow, dictionary_key
+from eventlog.errors import CorruptionError
 from eventlog.idrows import (
     IdDirectory,
     IdMerge,
@@ -128,14 +130,41 @@ def _encode_segment(values: Values) -> Row:
     )
 
 
+def _encode_with_dictionary(values: Values) -> Row:
+    stored = [_encode_record(record)[1] for record in values["records"]]
+    positions = [record["position"] for record in values["records"]]
+    last = values["records"][-1]
+    row = DictionaryRow(1, 2, 1, (1,), DICTIONARY)
+    run = Run(last["session"], last["sequence"], stored, positions, values["messages_before"])
+    run.dictionary = Dictionary(values["dictionary"], row)
+    return encode_segment(run)
+
+
+def _find(number: int) -> Dictionary:
+    if number != 200:
+        raise CorruptionError("is missing", where=f"dictionary {number}")
+    return Dictionary(number, DictionaryRow(1, 2, 1, (1,), DICTIONARY))
+
+
 def _decode_segment(key: bytes, value: bytes) -> Values:
-    segment = decode_segment(key, value)
+    segment = decode_segment(key, value, _find)
     origin = Origin(PAIR.unpack(key)[0], "", "")
     records = [segment.make(place, origin, Record) for place in range(segment.prefix.count)]
     return {
         "records": [_record_values(record) for record in records],
         "messages_before": segment.prefix.messages_before,
     }
+
+
+def _encode_dictionary(values: Values) -> Row:
+    values = dict(values)
+    key = dictionary_key(values.pop("number"))
+    return key, DictionaryRow(**values).encode(key)
+
+
+def _decode_dictionary(key: bytes, value: bytes) -> Values:
+    row = DictionaryRow.decode(key, value)
+    return {"number": key[0], **asdict(Dictionary(key[0], row).row)}
 
 
 def _encode_order(values: Values) -> Row:
@@ -327,6 +356,8 @@ KINDS = {
     "record": Kind(_encode_record, _decode_record),
     "raw segment": Kind(_encode_segment, _decode_segment),
     "segment": Kind(_encode_segment, _decode_segment, exact=False),
+    "segment with dictionary": Kind(_encode_with_dictionary, _decode_segment, exact=False),
+    "dictionary": Kind(_encode_dictionary, _decode_dictionary),
     "order block": Kind(_encode_order, _decode_order),
     "cut order block": Kind(_encode_order, _decode_order, exact=False),
     "session": Kind(_encode_session, _decode_session),
@@ -350,6 +381,15 @@ KINDS = {
     "owner": Kind(lambda values: (b"", encode_owner(ProcessIdentity(**values))), _decode_owner),
 }
 
+DICTIONARY = bytes.fromhex(  # a trained one
+    "37a430ec1452f4471f10d0529074ffffffffff9f844c49b66b729344d3262d6d3b00008c0006fb3f"
+    "43001088c85015b91b0000000420049bb49d1a8642b4f10a11820c01000000000000000000000000"
+    "00000000047c110f2200000000000000000000000000010000000400000008000000656e20746861"
+    "6e6b20726f6f6d206f7264657220726f6f6d207072696365206e756d62657220686f74656c20626f"
+    "6f6b696e6e756d62657220726f6f6d20706c6561736520796f75207072696365206f726465722070"
+    "6c6561736520726f6f6d207468617768656e20686f74656c20666c69676874206f72646572206c69"
+    "6b6520686f74656c2070726963652070"
+)
 SECRET = bytes(range(32))
 HI = bytes.fromhex("a264726f6c656475736572676372656174656463486921")
 PLAIN: Values = {
@@ -518,6 +558,31 @@ CASES = [
                 ],
             ],
             "messages_before": 2**33,
+        },
+    ),
+    Case(
+        "segment_with_dictionary",
+        "segment with dictionary",
+        {
+            "records": [
+                {**PLAIN, "position": 9, "body": encode_plain(f"hotel booking, flight {number}")}
+                | {"sequence": 4 + number, "position": 9 + number}
+                for number in range(6)
+            ],
+            "messages_before": 4,
+            "dictionary": 200,
+        },
+    ),
+    Case(
+        "dictionary",
+        "dictionary",
+        {
+            "number": 200,
+            "tenant_number": 2**33,
+            "content_bytes": 2**20 + 1,
+            "payload_bytes": 2**18,
+            "sessions": (1, 7, 2**40),
+            "data": DICTIONARY,
         },
     ),
     Case(

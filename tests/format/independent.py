@@ -244,10 +244,30 @@ def decode_columns(content: bytes, count: int, width: int) -> list[list[int]]:
     return rows
 
 
-def inflate(payload: bytes, size: int) -> bytes:
+def inflate(payload: bytes, size: int, dictionary: bytes | None = None) -> bytes:
     if zstandard.frame_content_size(payload) != size:
         raise Damage("stated size")
-    return zstandard.ZstdDecompressor().decompress(payload)
+    if dictionary is None:
+        return zstandard.ZstdDecompressor().decompress(payload)
+    (zstd_id,) = struct.unpack_from("<I", dictionary, 4)
+    if zstandard.get_frame_parameters(payload).dict_id != zstd_id:
+        raise Damage("dictionary id")
+    known = zstandard.ZstdCompressionDict(dictionary)
+    return zstandard.ZstdDecompressor(dict_data=known).decompress(payload)
+
+
+def decode_dictionary(key: bytes, value: bytes) -> tuple[int, list[int], bytes]:
+    """Tenant number, session numbers and bytes of a dictionary."""
+    rest = checked(key, value)
+    tenant, digest, content, payload, count, size = struct.unpack_from("<Q32sQQII", rest)
+    assert 0 < payload <= content
+    sessions = list(struct.unpack_from(f"<{count}Q", rest, 64))
+    found = rest[64 + 8 * count :]
+    assert (len(found), sorted(set(sessions))) == (size, sessions)
+    if blake2b(found, digest_size=32).digest() != digest:
+        raise Damage(f"digest of dictionary {key[0]}")
+    assert found[:4] == bytes.fromhex("37a430ec")
+    return tenant, sessions, found
 
 
 def decode_chunk(key: bytes, value: bytes) -> bytes:
@@ -262,14 +282,18 @@ def decode_chunk(key: bytes, value: bytes) -> bytes:
     return content
 
 
-def decode_segment(key: bytes, value: bytes) -> list[tuple[int, bytes]]:
-    """Positions and stored records of a segment."""
+def decode_segment(
+    key: bytes, value: bytes, dictionaries: dict[int, bytes] | None = None
+) -> list[tuple[int, bytes]]:
+    """Positions and stored records of a segment; ``dictionaries`` are those of its tenant."""
     session, last = struct.unpack(">QQ", key)
     fields = SEGMENT.unpack_from(value)
     checksum, version, codec, dictionary, _, count, size = fields[:7]
-    assert (version, dictionary) == (1, 0)
+    assert version == 1
+    assert codec == 1 or not dictionary
     payload = value[SEGMENT.size :]
-    content = inflate(payload, size) if codec == 1 else payload
+    known = (dictionaries or {})[dictionary] if dictionary else None
+    content = inflate(payload, size, known) if codec == 1 else payload
     if xxhash.xxh3_64_digest(key + value[8 : SEGMENT.size] + content) != checksum:
         raise Damage(f"checksum of {key.hex()}")
     rows = decode_columns(content[: count * 72], count, 9)
@@ -332,6 +356,10 @@ class Reader:
             rest = checked(key, value)
             self.secrets[int.from_bytes(key, "big")] = rest[:32]
             self.tenants[int.from_bytes(key, "big")] = rest[32:].decode()
+        self.dictionaries: dict[int, dict[int, bytes]] = {}  # by tenant number and own number
+        for key, value in self.rows(b"dict") if self.version > 1 else ():
+            number, _, found = decode_dictionary(key, value)
+            self.dictionaries.setdefault(number, {})[key[0]] = found
         self.sessions: dict[int, Session] = {}
         for key, value in self.rows(b"session"):
             checked(key, value)
@@ -352,7 +380,8 @@ class Reader:
         at: dict[int, tuple[int, bytes]] = {}  # position -> session number, stored record
         for key, value in self.rows(b"segment"):
             session = self.sessions[int.from_bytes(key[:8], "big")]
-            for position, stored in decode_segment(key, value):
+            own = self.dictionaries.get(session.tenant_number, {})
+            for position, stored in decode_segment(key, value, own):
                 session.records.append(stored)
                 session.positions.append(position)
                 at[position] = (session.number, stored)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -22,6 +23,7 @@ from tests.format.independent import (
     checked,
     decode_chunk,
     decode_columns,
+    decode_dictionary,
     decode_segment,
     inflate,
 )
@@ -42,6 +44,9 @@ RECORD = (
 BLOB = (
     "number size stored_bytes references pending_us chunk_bytes chunks compressed reserved"
 ).split()
+GOLDEN_DICTIONARY = bytes.fromhex(
+    "".join((Path(__file__).parent / "golden" / "dictionary.hex").read_text("ascii").split()[5:])
+)
 RUN = "level state entries blocks words fingerprint last".split()
 
 
@@ -80,6 +85,30 @@ def segment(key: bytes, value: bytes) -> Values:
     times = struct.unpack_from("<QQ", value, 40)
     assert times == (records[0]["recorded_us"], records[-1]["recorded_us"])
     return {"records": records, "messages_before": struct.unpack_from("<Q", value, 56)[0]}
+
+
+def segment_with_dictionary(key: bytes, value: bytes) -> Values:
+    """A segment whose frame needs the golden dictionary."""
+    own = {value[10]: decode_dictionary(b"\xc8", GOLDEN_DICTIONARY)[2]}
+    records = [
+        record(position.to_bytes(8, "big"), stored)
+        for position, stored in decode_segment(key, value, own)
+    ]
+    return {"records": records, "dictionary": value[10]}
+
+
+def dictionary(key: bytes, value: bytes) -> Values:
+    """A dictionary row (section 5.8)."""
+    number, sessions, data = decode_dictionary(key, value)
+    content, payload = struct.unpack_from("<QQ", value, 48)
+    return {
+        "number": key[0],
+        "tenant_number": number,
+        "content_bytes": content,
+        "payload_bytes": payload,
+        "sessions": tuple(sessions),
+        "data": data,
+    }
 
 
 def order_block(key: bytes, value: bytes) -> Values:
@@ -239,6 +268,8 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "record": record,
     "raw segment": segment,
     "segment": segment,
+    "segment with dictionary": segment_with_dictionary,
+    "dictionary": dictionary,
     "order block": order_block,
     "cut order block": order_block,
     "session": session,

@@ -14,6 +14,7 @@ from engine.kinds import APPLICATION, CONTROLS, PUBLIC, ROLES
 from eventlog import (
     blob,
     chunk,
+    dictionary,
     idrows,
     limits,
     locks,
@@ -38,9 +39,29 @@ from tests.format import independent, independent_rows
 from tests.format.example import BEGIN, DOCUMENT, END, insert
 
 TEXT = DOCUMENT.read_text("utf-8")
-CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "8B": "8s", "16B": "16s"}
+CODES = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i64": "q",
+    "8B": "8s",
+    "16B": "16s",
+    "32B": "32s",
+}
 
-LISTS = ("details", "extension", "body", "columns", "payload", "inputs", "content")
+LISTS = (
+    "details",
+    "extension",
+    "body",
+    "columns",
+    "payload",
+    "inputs",
+    "content",
+    "sessions",
+    "dictionary",
+    "media_type",
+)
 
 
 def section(heading: str) -> str:
@@ -69,6 +90,7 @@ def names(heading: str, column: int = 1) -> dict[str, int]:
         ("Session row", rows._SESSION),
         ("Keyed result", rows._KEYED),
         ("Removal", removal._ROW),
+        ("Dictionary row", dictionary._HEAD),
         ("Hot record", record.HEADER),
         ("Order blocks", order._PREFIX),
         ("Segments", segment.PREFIX),
@@ -88,16 +110,7 @@ def test_layouts_are_those_of_the_code(heading: str, struct: Struct) -> None:
     found = ""
     for number, (start, kind, field, *_) in enumerate(table(heading)):
         if kind == "bytes":
-            assert field in (
-                "details",
-                "extension",
-                "columns",
-                "payload",
-                "inputs",
-                "content",
-                "body",
-                "media_type",
-            )
+            assert field in LISTS
             assert start in ("", str(offset))
             continue
         assert int(start) == offset, field

@@ -24,7 +24,18 @@ from eventlog.order import next_link
 from eventlog.place import encode_marker
 from eventlog.segment import PREFIX_BYTES as SEGMENT_PREFIX_BYTES
 from tests.format import independent
-from tests.format.cases import CASES, GOLDEN, KINDS, SECRET, Case, decode, encode, read, to_text
+from tests.format.cases import (
+    CASES,
+    DICTIONARY,
+    GOLDEN,
+    KINDS,
+    SECRET,
+    Case,
+    decode,
+    encode,
+    read,
+    to_text,
+)
 from tests.format.independent import inflate
 from tests.format.independent_rows import ROWS
 from tests.format.values import identical
@@ -37,6 +48,7 @@ checked_cases = pytest.mark.parametrize(
 )
 PREFIXES = {
     "segment": SEGMENT_PREFIX_BYTES,
+    "segment with dictionary": SEGMENT_PREFIX_BYTES,
     "cut order block": ORDER_PREFIX_BYTES,
     "chunk": CHUNK_PREFIX_BYTES,
 }
@@ -84,7 +96,8 @@ def test_golden_bytes_are_written_again(case: Case) -> None:
             or 16 * len(case.values.get("sessions", []))
             or len(case.values["content"])
         )
-        assert inflate(value[size:], stated) == inflate(wanted[size:], stated)
+        known = DICTIONARY if "dictionary" in case.values else None
+        assert inflate(value[size:], stated, known) == inflate(wanted[size:], stated, known)
 
 
 @checked_cases

@@ -17,7 +17,12 @@ from eventlog import merging
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import failpoints, raise_
 from eventlog.keys import PAIR, U64
-from eventlog.limits import CLOSE_MERGE_BYTES_MAX, COMMIT_MERGE_BYTES_MAX, SEGMENT_BYTES_TARGET
+from eventlog.limits import (
+    CLOSE_MERGE_BYTES_MAX,
+    COMMIT_MERGE_BYTES_MAX,
+    MERGE_POSITIONS_MAX,
+    SEGMENT_BYTES_TARGET,
+)
 from eventlog.merging import FACTOR, FULL_BYTES, TOP, Merges, due, tier
 from eventlog.rows import SessionRow
 from eventlog.sealing import Sealing
@@ -96,14 +101,32 @@ def append(store: Store, name: str, first: int, count: int) -> None:
     ],
 )
 def test_what_is_due(sizes: list[int], chunks: list[tuple[int, int]]) -> None:
-    assert due(sizes) == chunks
+    assert due(described(sizes)) == chunks
+
+
+def described(sizes: list[int], apart: int = 10) -> list[SegmentPrefix]:
+    """Prefixes of segments of such sizes, each ``apart`` positions after the one before."""
+    return [
+        SegmentPrefix(1, 1, 0, 0, 1, size, place * apart, place * apart + 5, 0, 0, 0, 0, 0, 0)
+        for place, size in enumerate(sizes, 1)
+    ]
+
+
+def test_segments_far_apart_are_not_merged() -> None:
+    """A reader of the global order decodes a segment once for each window that meets it."""
+    apart = MERGE_POSITIONS_MAX // FACTOR
+    assert due(described([100] * 4, apart)) == [(0, 4)]
+    assert due(described([100] * 5, apart)) == [(0, 4)]
+    assert due(described([100] * 6, apart)) == [(0, 4), (4, 6)]
+    assert due(described([100] * 8, apart)) == [(0, 4), (4, 8)]
+    assert due(described([100] * 8, MERGE_POSITIONS_MAX)) == []
 
 
 @given(st.lists(st.integers(72, FULL_BYTES), max_size=40))
 def test_a_merged_segment_is_of_a_higher_tier(sizes: list[int]) -> None:
     """So nothing is merged more than ``TOP`` times, whatever the sizes."""
     following = 0
-    for start, stop in due(sizes):
+    for start, stop in due(described(sizes)):
         assert start >= following and stop - start >= 2
         merged = sum(sizes[start:stop])
         assert merged <= SEGMENT_BYTES_TARGET

@@ -237,7 +237,7 @@ def test_every_cut_and_every_addition_is_seen(value: bytes) -> None:
         pytest.param({"version": 0}, "version 0", id="version-0"),
         pytest.param({"version": 2}, "version 2", id="version-2"),
         pytest.param({"codec": 2}, "codec", id="codec"),
-        pytest.param({"dictionary": 1}, "codec", id="dictionary"),
+        pytest.param({"dictionary": 1}, "dictionary 1: is missing", id="dictionary"),
         pytest.param({"count": 3}, "do not add up", id="fewer"),
         pytest.param({"count": 5}, "impossible", id="more"),
         pytest.param({"count": 2**32 - 1}, "impossible", id="many"),

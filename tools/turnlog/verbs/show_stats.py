@@ -54,4 +54,6 @@ def _text(value: object, is_size: bool) -> str:
         return terminal.size(value) if is_size else f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
+    if isinstance(value, dict):
+        return ", ".join([f"{key} {_text(each, False)}" for key, each in value.items()])
     return str(value)
