@@ -229,6 +229,7 @@ class Store(Tenant, Upkeep):
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
         quota_bytes: int | None = None,
+        dictionaries: bool | None = None,
         on_rejected: OnRejected | None = None,
         verify: bool = False,
         allow_network: bool = False,
@@ -244,9 +245,11 @@ class Store(Tenant, Upkeep):
             min_position: A position that was acknowledged; a store that ends before it was rolled
                 back.
             snapshot_frequency: Loose events that make a session due for its roll-up; stored at
-                creation, as are the next two, and changed by ``configure``. Default 25.
+                creation, as are the next three, and changed by ``configure``. Default 25.
             max_messages: Kept for a later release; anything but None is refused.
             quota_bytes: Bytes of pages from which appends are refused.
+            dictionaries: Compress each tenant's sealed events with what its sessions have in
+                common; False keeps every sentence in its own session's rows. On by default.
             on_rejected: Called, on the store's pool, for each append that was refused after it was
                 accepted, if it was ``ack="queued"`` or nobody waited for its ack.
             verify: Walk the whole structure of the file before it is mapped.
@@ -274,6 +277,7 @@ class Store(Tenant, Upkeep):
                 ("snapshot_frequency", snapshot_frequency),
                 ("max_messages", max_messages),
                 ("quota_bytes", quota_bytes),
+                ("dictionaries", dictionaries),
             )
             if value is not None
         }

@@ -194,6 +194,20 @@ class ReadTables:
             raise CorruptionError("is missing", where=f"dictionary {number}")
         return DictionaryRow.decode(key, value)
 
+    def dictionaries_of(self, sessions: set[int]) -> list[int]:
+        """Numbers of the dictionaries that were trained on any of some sessions.
+
+        Raises:
+            CorruptionError: One is damaged, so that nobody knows what it was trained on.
+        """
+        if not self.has("dict"):
+            return []
+        return [
+            key[0]
+            for key, value in self.rows("dict")
+            if not sessions.isdisjoint(DictionaryRow.decode(key, value).sessions)
+        ]
+
     def get_block(self, block: int) -> bytes | None:
         """The stored bytes of an order block."""
         value: bytes | None = self.transaction.get(U64.pack(block), db=self.tables["order"])

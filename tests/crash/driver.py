@@ -18,14 +18,17 @@ from typing import Any
 
 from engine import Store
 from eventlog import blobtable, limits, sealing
+from eventlog.dictionary import DictionaryRow
 from eventlog.errors import TurnlogError
 from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
 from eventlog.merging import FACTOR
 from eventlog.raw import DATA_FILE
+from eventlog.training import _Install
 from tests import old_store
 from tests.crash.journal import Journal
 from tests.crash.peer import Hold
 from tests.crash.workload import Operation, Recorder, Share, seal_eagerly, session_of, unsettled
+from tests.format.cases import DICTIONARY
 
 OPENINGS_MAX = 6  # a fault that comes once per thread can meet the first few openings
 SESSIONS = [("", "one"), ("", "two"), ("acme", "one"), ("acme", "three")]
@@ -50,7 +53,7 @@ def prepare(path: str, journal: str, operation: str) -> None:
         recorder = Recorder(store, Journal(journal))
         if operation in ("append", "full", "memory", "pressure", "read", *COPYING):
             recorder.do(Operation("before", "many", (Share(SESSIONS[0], 3),), key="k", named=True))
-        elif operation == "roll up":
+        elif operation in ("roll up", "dictionary"):
             for number, name in enumerate(SESSIONS):
                 recorder.do(
                     Operation(f"before {number}", "many", (Share(name, 24),), f"k{number}", True)
@@ -101,6 +104,16 @@ def _merge(recorder: Recorder) -> None:
         recorder.settle()
         with suppress(TurnlogError):
             recorder.store.flush()
+
+
+def _dictionary(recorder: Recorder) -> None:
+    """A tenant gets a dictionary, and its sessions are sealed with it."""
+    row = DictionaryRow(1, 2, 1, (1, 2), DICTIONARY)
+    with suppress(TurnlogError):
+        recorder.store._log.writer.run(_Install(row, 0, 0), timeout=15.0)
+    _roll_up(recorder)
+    with suppress(TurnlogError):
+        recorder.store.flush()
 
 
 def _cut(recorder: Recorder) -> None:
@@ -220,6 +233,7 @@ OPERATIONS: dict[str, Callable[[Recorder], None]] = {
     "roll up": _roll_up,
     "cut": _cut,
     "merge": _merge,
+    "dictionary": _dictionary,
     "full": _full,
     "memory": _memory,
     "pressure": _pressure,

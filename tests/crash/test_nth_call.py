@@ -25,7 +25,7 @@ from tests.crash.tracing import Traced, trace
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
-OPERATIONS = ("create", "append", "roll up", "merge", "cut", *COPYING)
+OPERATIONS = ("create", "append", "roll up", "merge", "dictionary", "cut", *COPYING)
 CALLS = (
     "pwrite64",
     "writev",

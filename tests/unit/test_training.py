@@ -1,0 +1,423 @@
+"""Dictionaries of a store: trained beside appends, used from then on, and never trusted blindly."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine import CorruptionError, Store
+from engine.salvage import Lost
+from eventlog import training
+from eventlog.dictionary import Dictionary, DictionaryRow, dictionary_key
+from eventlog.failpoints import failpoints, raise_
+from eventlog.index import SessionState
+from eventlog.keys import U64
+from eventlog.limits import SAMPLE_BYTES_MAX, SAMPLES_BYTES_MAX, TRAIN_BYTES
+from eventlog.rows import NO_SEQUENCE, SessionRow
+from eventlog.sealing import Sealing
+from eventlog.segment import Run, SegmentPrefix, decode_segment, join_segments
+from eventlog.tables import SegmentCache
+from eventlog.training import TenantDictionaries, collect
+from tests.damaged_store import put, rows
+from tests.format import independent
+from tests.format.make_store import STORES
+
+HANG_S = 30.0
+MESSAGES = 25  # of a session, which make it due
+SESSIONS = 260  # of one tenant: more than the 1 MiB that a training takes
+WORDS = (
+    "please order number flight hotel thank you sure when would like room price booking which "
+    "city leaving date return passengers confirm reservation restaurant table people time"
+).split()
+
+
+def fill(store: Store, tenant: str, sessions: range, *, seed: int = 1, words: Any = WORDS) -> None:
+    """Short dialogues, sealed."""
+    random = Random(seed)
+    for number in sessions:
+        store.tenant(tenant).session(f"call-{number}").append_many(
+            [
+                {
+                    "role": ("user", "assistant")[place % 2],
+                    "content": " ".join(random.choices(words, k=14)),
+                }
+                for place in range(MESSAGES)
+            ]
+        )
+    store.flush()
+    assert store._log.trainer.wait(HANG_S)
+
+
+def dictionaries(store: Store) -> Any:
+    return store.stats()["dictionaries"]
+
+
+def numbers(store: Store, tenant: str) -> list[int]:
+    """Which dictionary each segment of a tenant names, by session and sequence."""
+    with store._log.views.transaction() as tables:
+        number = tables.find_tenant(tenant)
+        return [
+            SegmentPrefix.unpack(key, value).dictionary
+            for key, value in tables.rows("segment")
+            if tables.load_row(U64.unpack(key[:8])[0]).tenant_number == number
+        ]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two tenants with a dictionary each, and one that has none; not to be changed."""
+    path = tmp_path_factory.mktemp("trained") / "store"
+    with Store.open(path) as store:
+        for tenant in ("acme", "other"):
+            fill(store, tenant, range(SESSIONS))
+            fill(store, tenant, range(SESSIONS, SESSIONS + 20))
+        fill(store, "small", range(3))
+        assert store.check().ok
+        assert len(dictionaries(store)) == 2
+    return path
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+def test_a_tenant_gets_a_dictionary_from_its_first_mebibyte(made: Path) -> None:
+    with Store.open(made, create=False, read_only=True) as store:
+        facts = dictionaries(store)
+        assert [facts[number]["tenant"] for number in ("1", "2")] == ["acme", "other"]
+        for each in facts.values():
+            assert each["ratio"] > 2
+            assert 8_192 <= each["bytes"] <= 32_768
+        for number, tenant in enumerate(("acme", "other"), 1):
+            found = numbers(store, tenant)
+            assert set(found) <= {0, number}
+            assert found[-20:] == [number] * 20
+        assert set(numbers(store, "small")) == {0}
+        assert store.check().counts["dictionaries"] == 2
+        history = store.tenant("acme").session("call-270").history()
+        assert len(history) == MESSAGES
+    read = independent.Reader(made)
+    assert read.last_position == (2 * (SESSIONS + 20) + 3) * MESSAGES
+    assert sorted(read.dictionaries) == [1, 2]
+
+
+def test_what_a_dictionary_was_trained_on_is_told(made: Path) -> None:
+    """No session gives more than 4 KiB, and those that judge teach nothing."""
+    with Store.open(made, create=False, read_only=True) as store:
+        with store._log.views.transaction() as tables:
+            row = tables.load_dictionary(1)
+            tenants = {tables.load_row(number).tenant_number for number in row.sessions}
+            assert tenants == {row.tenant_number}
+            assert tables.dictionaries_of(set(row.sessions[:1])) == [1]
+            assert tables.dictionaries_of({0}) == []
+        cache = SegmentCache(1 << 20, threading.Lock())
+        found = collect(store._log.views.transaction, row.tenant_number, cache, threading.Event())
+        assert max(map(len, found.taught)) <= SAMPLE_BYTES_MAX
+        assert sum(map(len, found.taught)) <= SAMPLES_BYTES_MAX + SAMPLE_BYTES_MAX
+        assert len(found.taught) == len(found.sessions) == len(set(found.sessions))
+        assert len(found.judged) == (SESSIONS + 20) // training.JUDGE_EVERY
+        assert found.content_bytes >= TRAIN_BYTES
+
+
+def test_a_segment_is_written_again_with_another_dictionary(made: Path) -> None:
+    """What ``vacuum`` does after an erase, with a fresh one or with none."""
+    with (
+        Store.open(made, create=False, read_only=True) as store,
+        store._log.views.transaction() as tables,
+    ):
+        cache = store._log.cache
+        key, value = list(tables.rows("segment"))[270]
+        segment = cache.decode(tables, key, value)
+        assert segment.prefix.dictionary == 1
+        for number in (0, 2):
+            other = cache.find_dictionary(tables, number) if number else None
+            again_key, again = join_segments(U64.unpack(key[:8])[0], [segment], other)
+            assert again_key == key
+            assert SegmentPrefix.unpack(key, again).dictionary == number
+            decoded = cache.decode(tables, key, again)
+            assert (decoded.heads, decoded.tails) == (segment.heads, segment.tails)
+
+
+def test_another_process_picks_it_up(path: Path) -> None:
+    with Store.open(path, create=False) as store:
+        fill(store, "acme", range(300, 310))
+        assert numbers(store, "acme")[-10:] == [1] * 10
+        fill(store, "small", range(300, 303))
+        assert set(numbers(store, "small")) == {0}
+        assert store.check().ok
+
+
+def test_switched_off_there_are_none(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(dictionaries=False)
+    fill(store, "acme", range(SESSIONS))
+    assert dictionaries(store) == {}
+    assert set(numbers(store, "acme")) == {0}
+    assert store.stats()["options"]["dictionaries"] is False
+    store.close()
+    with Store.open(store.path) as again:
+        assert again.stats()["options"]["dictionaries"] is False
+
+
+def test_a_process_that_seals_little_uses_what_others_sealed(store_path: Path) -> None:
+    """Each of many short runs sealed less than the 1 MiB, so that none ever trained."""
+    for start in range(0, SESSIONS, 130):
+        with Store.open(store_path) as store:
+            store._log.trainer.stop(0.0)
+            fill(store, "acme", range(start, start + 130))
+            assert dictionaries(store) == {}
+    with Store.open(store_path) as store:
+        fill(store, "acme", range(SESSIONS, SESSIONS + 1))
+        assert list(dictionaries(store)) == ["1"]
+        fill(store, "acme", range(SESSIONS + 1, SESSIONS + 2))
+        assert numbers(store, "acme")[-1] == 1
+        assert store.check().ok
+
+
+def test_a_tenant_that_talks_differently_by_now_gets_another_one(path: Path) -> None:
+    """The ratio fell by a tenth, and the new one is better on sessions that it never saw."""
+    alphabet = Random(7)
+    words = ["".join(alphabet.choices("abcdefghijklmnop", k=11)) for _ in range(60)]
+    with Store.open(path, create=False) as store:
+        fill(store, "acme", range(1_000, 1_500), words=words)
+        facts = dictionaries(store)
+        assert store._log.trainer.problem is None, store._log.dictionaries._tallies
+        assert [each["tenant"] for each in facts.values()] == ["acme", "other", "acme"]
+        fill(store, "acme", range(1_500, 1_505), words=words)
+        assert numbers(store, "acme")[-5:] == [3] * 5
+        assert store.check().ok
+
+
+def test_what_gains_too_little_is_not_stored(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "GAIN_SHARE", 1)  # it would have to save everything
+    store = checked_store()
+    fill(store, "acme", range(SESSIONS))
+    assert dictionaries(store) == {}
+    assert store._log.trainer.problem == "it would gain too little"
+    before = store._log.dictionaries._tallies[1].needed_bytes
+    fill(store, "acme", range(SESSIONS, SESSIONS + 1))
+    assert store._log.dictionaries._tallies[1].needed_bytes == 2 * before
+
+
+def test_a_dictionary_that_is_not_committed_is_tried_again_later(
+    checked_store: Callable[..., Store],
+) -> None:
+    store = checked_store()
+    with failpoints({"dictionary.after_put": raise_(OSError(5, "broken"))}):
+        fill(store, "acme", range(SESSIONS))
+    assert dictionaries(store) == {}
+    assert store._log.trainer.problem is not None
+    assert store.check().ok
+    fill(store, "acme", range(SESSIONS, 4 * SESSIONS))
+    assert list(dictionaries(store)) == ["1"]
+
+
+def test_nothing_is_stored_when_a_session_was_removed_meanwhile(path: Path) -> None:
+    """Its sentences would come back with the dictionary."""
+    with Store.open(path, create=False) as store:
+        with store._log.views.transaction() as tables:
+            row = replace(tables.load_dictionary(1), tenant_number=1)
+            record = tables.commit_record()
+        for removals, before in ((record.removals + 1, 2), (record.removals, 0)):
+            task = training._Install(row, removals, before)
+            store._log.writer.run(task)
+            assert task.done
+            assert len(dictionaries(store)) == 2
+        store._log.writer.run(training._Install(row, record.removals, 2))
+        assert len(dictionaries(store)) == 3
+        assert store.check().ok
+
+
+def forged(row: DictionaryRow) -> bytes:
+    return row.encode(dictionary_key(1))
+
+
+def dictionary_row(path: Path, number: int) -> tuple[bytes, bytes]:
+    return next(
+        (key, value) for table, key, value in rows(path) if table == "dict" if key[0] == number
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param(lambda one, two: None, "is missing", id="missing"),
+        pytest.param(lambda one, two: one[:-5] + b"x" + one[-4:], "checksum", id="flipped"),
+        pytest.param(lambda one, two: two, "checksum", id="another-ones-row"),
+        pytest.param(
+            lambda one, two: forged(DictionaryRow.decode(b"\x02", two)), "dictionary id", id="wrong"
+        ),
+        pytest.param(
+            lambda one, two: forged(
+                replace(DictionaryRow.decode(b"\x01", one), data=b"the flight to the hotel" * 400)
+            ),
+            "not trained|cannot be used",
+            id="raw",
+        ),
+    ],
+)
+def test_row_28_a_damaged_dictionary_takes_nothing_else_along(
+    path: Path, damage: Callable[[bytes, bytes], bytes | None], reason: str
+) -> None:
+    """What needs it is an error that names both, all else is read, and appends go on."""
+    one, two = dictionary_row(path, 1)[1], dictionary_row(path, 2)[1]
+    put(path, ("dict", b"\x01", damage(one, two)))
+    with Store.open(path, create=False) as store:
+        call = store.tenant("acme").session("call-275")
+        with pytest.raises(CorruptionError, match=reason) as caught:
+            call.history()
+        assert "dictionary 1" in str(caught.value)
+        assert "segment" in str(caught.value)
+        for tenant in ("other", "small"):
+            for info in store.tenant(tenant).sessions(limit=500).sessions:
+                assert len(store.tenant(tenant).session(info.name).history()) == MESSAGES
+        fill(store, "acme", range(900, 903))
+        assert len(store.tenant("acme").session("call-901").history()) == MESSAGES
+        report = store.check()
+        assert 1 <= len(report.findings) <= 300
+        assert any(["dictionary 1" in f"{each.where}: {each.message}" for each in report.findings])
+        assert "1" in dictionaries(store)
+        lost = [each for each in store.salvage(tenant="acme") if isinstance(each, Lost)]
+        assert len(lost) == numbers(store, "acme").count(1) or reason == "dictionary id"
+        assert not [each for each in store.salvage(tenant="other") if isinstance(each, Lost)]
+
+
+def test_check_finds_a_dictionary_of_another_tenant(path: Path) -> None:
+    """Its bytes decompress: only who asks for the tenant notices that one tells of another."""
+    one = DictionaryRow.decode(*dictionary_row(path, 1))
+    put(path, ("dict", b"\x01", forged(replace(one, tenant_number=2))))
+    with Store.open(path, create=False, read_only=True) as store:
+        assert len(store.tenant("acme").session("call-275").history()) == MESSAGES
+        report = store.check()
+        assert {each.message for each in report.findings} == {"dictionary 1 is another tenant's"}
+    put(path, ("dict", b"\x01", forged(replace(one, tenant_number=9))))
+    with Store.open(path, create=False, read_only=True) as store:
+        messages = {each.message for each in store.check().findings}
+        assert "is of tenant 9, which has no row" in messages
+    put(path, ("dict", b"\x01", forged(one)), ("dict", b"\x09", one.encode(b"\x09")))
+    with Store.open(path, create=False, read_only=True) as store:
+        assert [str(each.message) for each in store.check().findings] == ["was never handed out"]
+
+
+def tally(known: TenantDictionaries, tenant: int, content: int, payload: int) -> None:
+    """Seal so much of a tenant."""
+    row = SessionRow(tenant, 1, 1, 1, 1, NO_SEQUENCE, 1, 1, 0, 1, 0, 0, "t", "s", None)
+    run = Run(1, 0, [], [], content_bytes=content, payload_bytes=payload)
+    sealing = Sealing(runs=[(row, run)], rows=[(SessionState(1, row, 0), row)])
+    known.note(sealing)
+
+
+class Loaded:
+    """A cache that knows one dictionary, of ratio 4."""
+
+    def __init__(self) -> None:
+        self.dictionaries = self
+        self.row = DictionaryRow(1, 4_000, 1_000, (1,), b"")
+
+    def known(self, number: int) -> DictionaryRow | None:
+        return self.row if number == 1 else None
+
+
+def test_when_a_training_is_due() -> None:
+    """Without one after 1 MiB, with one when its ratio fell; after each try later and later."""
+    started: list[tuple[int, int]] = []
+    cache: Any = Loaded()
+    known = TenantDictionaries(cache, lambda *of: not started.append(of))
+    tally(known, 1, TRAIN_BYTES, 1)
+    assert started == []  # nobody followed a transaction yet
+    known._made = 0
+    tally(known, 1, TRAIN_BYTES - 1, TRAIN_BYTES)
+    assert started == []
+    tally(known, 2, TRAIN_BYTES - 1, TRAIN_BYTES)
+    tally(known, 1, 1, 1)
+    assert started == [(1, 0)]
+    known.outcomes.append(1)
+    known._newest, known._made = {1: 1}, 1
+    tally(known, 1, 3 * TRAIN_BYTES, TRAIN_BYTES)
+    assert started[1:] == [(1, 1)]
+    tally(known, 1, 35 * TRAIN_BYTES, 10 * TRAIN_BYTES)
+    assert started[2:] == [(1, 1)]
+    tally(known, 1, 36 * TRAIN_BYTES, 10 * TRAIN_BYTES)  # nine tenths of 4
+    assert len(started) == 3
+    known.outcomes.append(1)
+    tally(known, 1, 3 * TRAIN_BYTES, 3 * TRAIN_BYTES)
+    assert len(started) == 3
+    tally(known, 1, 1 * TRAIN_BYTES, 1 * TRAIN_BYTES)
+    assert len(started) == 4
+    known._made = training.DICTIONARIES_AGAIN_MAX
+    tally(known, 1, 30 * TRAIN_BYTES, 30 * TRAIN_BYTES)
+    assert len(started) == 4
+    tally(known, 3, TRAIN_BYTES, TRAIN_BYTES)
+    assert started[4:] == [(3, 0)]
+    known._made = training.DICTIONARIES_MAX
+    tally(known, 4, TRAIN_BYTES, TRAIN_BYTES)
+    assert len(started) == 5
+
+
+def test_a_close_ends_a_training(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that read on would have held the store open, or met one that is closed."""
+    begun, go = threading.Event(), threading.Event()
+    collected = training.collect
+
+    def slow(*args: Any) -> Any:
+        begun.set()
+        assert go.wait(HANG_S)
+        return collected(*args)
+
+    monkeypatch.setattr(training, "collect", slow)
+    store = Store.open(store_path)
+    random = Random(5)
+    for number in range(SESSIONS):
+        texts = [" ".join(random.choices(WORDS, k=14)) for _ in range(MESSAGES)]
+        store.session(f"{number}").append_many([{"content": text} for text in texts])
+    store.flush()
+    assert begun.wait(HANG_S)
+    threading.Timer(0.05, go.set).start()
+    store.close()
+    assert store._log.trainer.wait(HANG_S)
+
+
+def test_a_store_of_version_1_has_none(tmp_path: Path) -> None:
+    with tarfile.open(STORES / "1.tar.xz", "r:xz") as archive:
+        archive.extractall(tmp_path / "one", filter="data")
+    folder = next((tmp_path / "one").rglob("data.mdb")).parent
+    with Store.open(folder, create=False) as store:
+        fill(store, "acme", range(1_000, 1_000 + SESSIONS))
+        assert dictionaries(store) == {}
+        assert store.stats()["options"]["dictionaries"] is False
+        assert store.check().ok
+
+
+def test_one_dictionary_serves_many_threads(made: Path) -> None:
+    with Store.open(made, create=False, read_only=True) as store:
+        with store._log.views.transaction() as tables:
+            items = list(tables.rows("segment"))[260:280]
+            dictionary = Dictionary(1, tables.load_dictionary(1))
+        wanted = [decode_segment(key, value, lambda _: dictionary).tails for key, value in items]
+        wrong: list[int] = []
+
+        def work(seed: int) -> None:
+            random = Random(seed)
+            for _ in range(200):
+                place = random.randrange(len(items))
+                found = decode_segment(*items[place], lambda _: dictionary)
+                if found.tails != wanted[place]:
+                    wrong.append(place)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert wrong == []
