@@ -28,6 +28,7 @@ from eventlog.blobtable import blob_usage
 from eventlog.body import decode_body, encode_plain
 from eventlog.configuring import Configure
 from eventlog.creation import create
+from eventlog.dictionary import dictionary_key
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
     BusyError,
@@ -616,6 +617,8 @@ class Log:
         """What each dictionary is, by its number; why it cannot be used, of a damaged one."""
         facts: dict[str, dict[str, Any] | str] = {}
         for number in range(1, record.dictionaries_made + 1):
+            if not tables.has_row("dict", dictionary_key(number)):
+                continue  # a vacuum left it out
             try:
                 row = self.cache.find_dictionary(tables, number).row
                 facts[f"{number}"] = {

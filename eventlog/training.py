@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -186,8 +186,9 @@ class _Install:
         if record.removals != self._removals or number > DICTIONARIES_MAX:
             return None
         for newer in range(self._before + 1, number):
-            if tables.load_dictionary(newer).tenant_number == self._row.tenant_number:
-                return None
+            with suppress(CorruptionError):  # damaged, or left out by a vacuum: it serves nobody
+                if tables.load_dictionary(newer).tenant_number == self._row.tenant_number:
+                    return None
         tables.put_dictionary(number, self._row)
         fp("dictionary.after_put")
         return replace(record, dictionaries_made=number)

@@ -44,10 +44,11 @@ from eventlog.limits import (
 from eventlog.lmdb_errors import map_error, map_os_error, why_full
 from eventlog.place import LOCK_FILE
 from eventlog.raw import COMMIT_KEY, COMMIT_TABLE, DATA_FILE
+from eventlog.recoding import recoding_of
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files
 from eventlog.staging import Progress, scratch, told_of
-from eventlog.tables import tables_of
+from eventlog.tables import ReadTables, tables_of
 
 Transform = Callable[[str, bytes, bytes], bytes | None]
 Rows = Iterator[tuple[bytes, bytes]]
@@ -120,7 +121,8 @@ def vacuum(
     Args:
         path: The store.
         transform: Called with table, key and value of each row, in key order, table by table and
-            the commit record last; gives the value to write, or None to leave the row out.
+            the commit record last; gives the value to write, or None to leave the row out. By
+            default dictionaries that hold something of removed events go (``recoding``).
         progress: Called with the bytes done and the bytes in all.
         allow_network: Only warn about a network file system.
         lock_deadline_ms: How long to wait for others to go out.
@@ -153,7 +155,8 @@ def vacuum(
             used = environment.used_bytes(source)
             _refuse_full(environment.path, used, files)
             with scratch(environment.path, files) as folder:
-                rewrite = _Rewrite(environment, source, folder, transform, files)
+                recode = recoding_of(ReadTables(source, environment.db))
+                rewrite = _Rewrite(environment, source, folder, transform or recode, files)
                 count = _Count(2 * used, progress, clock)
                 sums = rewrite.fill(count)
                 rewrite.compare(sums, count)
