@@ -112,15 +112,12 @@ def backup(
 
 
 @contextmanager
-def opened_copy(
-    folder: Path, tables: tuple[str, ...], *, is_locked: bool = False
-) -> Iterator[Mapped]:
+def opened_copy(folder: Path, tables: tuple[str, ...]) -> Iterator[Mapped]:
     """A copy, read-only, after a walk over every page.
 
     Args:
         folder: Where it is; nobody else knows of it.
         tables: Names of its named databases.
-        is_locked: Let LMDB make its lock file there.
 
     Raises:
         CorruptionError: It is not whole.
@@ -130,7 +127,7 @@ def opened_copy(
         tables=tables,
         decode_commit_record=CommitRecord.decode,
         read_only=True,
-        is_locked=is_locked,
+        is_locked=False,
         map_bytes=max(MAP_BYTES_MIN, (folder / DATA_FILE).stat().st_size),
         hold=nullcontext,
         warn=_ignore,

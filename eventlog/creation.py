@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lmdb import _Database as Database
 
 LMDB_VERSION: Final = 0  # the major version whose file format is ours
+LOCK_BYTES: Final = READERS_MAX * 64 + 128  # what LMDB makes lock.mdb for so many readers
 
 
 def create(
@@ -128,6 +129,7 @@ def _fill(
     files: Files,
 ) -> None:
     """Write everything a store consists of and make it durable, but for its name."""
+    fill_lock_files(temporary, files)
     environment = open_with_smaller_maps(
         map_bytes,
         lambda size: lmdb.open(
@@ -135,7 +137,7 @@ def _fill(
             map_size=size,
             mode=0o600,
             create=False,
-            max_readers=READERS_MAX,
+            lock=False,  # nobody else knows of it
             max_dbs=TABLES_MAX,
             lib_version=LMDB_VERSION,
         ),
@@ -149,7 +151,6 @@ def _fill(
     finally:
         environment.close()
     files.set_mode(temporary / DATA_FILE, 0o600)
-    fill_lock_files(temporary, files)
     data = files.open_file(temporary / DATA_FILE, os.O_RDWR)
     try:
         if files.size(data) < in_use:
@@ -161,15 +162,22 @@ def _fill(
     files.fsync_folder(temporary)
 
 
-def fill_lock_files(folder: Path, files: Files) -> None:
-    """Give the lock files of a store that nobody has open the room that they will need."""
-    files.set_mode(folder / LOCK_FILE, 0o600)
-    lock_file = files.open_file(folder / LOCK_FILE, os.O_RDWR)  # nobody has it open any more
+def make_lock_file(folder: Path, files: Files) -> None:
+    """Make the lock file of LMDB, which fills it in, with all the room that it will need.
+
+    LMDB itself makes a hole and maps it: on a full disk it would die of SIGBUS, at once or with its
+    62nd reader. Only for a folder of which this process has no environment open (``environment``).
+    """
+    lock_file = files.open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
-        # LMDB maps it as a hole: with a disk full by then, its 62nd reader would die of SIGBUS.
-        files.allocate(lock_file, files.size(lock_file))
+        files.allocate(lock_file, LOCK_BYTES)
     finally:
         files.close(lock_file)
+
+
+def fill_lock_files(folder: Path, files: Files) -> None:
+    """Make all lock files of a store that nobody has open."""
+    make_lock_file(folder, files)
     for name in LOCK_FILES:
         lock = files.open_file(folder / name, os.O_RDWR | os.O_CREAT)
         try:

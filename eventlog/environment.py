@@ -9,8 +9,8 @@ Invariants:
     3. After a commit the data file is as long as the pages in use, before the lock is given back.
     4. A forked child reads and writes nothing through the parent's environment, and gives none of
        its locks back.
-    5. ``lock.mdb`` is never opened by this code: closing any descriptor of it would drop the
-       record locks by which LMDB knows that this process lives.
+    5. ``lock.mdb`` is never opened by this code while LMDB has it open here: closing any descriptor
+       of it would drop the record locks by which LMDB knows that this process lives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import lmdb
 
 from eventlog import raw, survival
-from eventlog.creation import LMDB_VERSION
+from eventlog.creation import LMDB_VERSION, make_lock_file
 from eventlog.errors import (
     BusyError,
     NotAStoreError,
@@ -275,6 +275,8 @@ class Environment:
             undo.callback(files.close, self._data)
             self._refuse_second()
             self._find_version()
+            if self._writer_lock is not None and not self._files.exists(self.path / LOCK_FILE):
+                make_lock_file(self.path, self._files)
             self._map_asked = map_bytes
             self._open_lmdb(verify=verify)
             undo.callback(lambda: self._lmdb.close())

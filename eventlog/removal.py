@@ -248,6 +248,10 @@ def _named_blobs(value: bytes) -> list[bytes]:
     return blobs
 
 
+def _decoded(tables: ReadTables, key: bytes, value: bytes) -> Segment:
+    return decode_segment(key, value, lambda each: Dictionary(each, tables.load_dictionary(each)))
+
+
 def _blobs_of(segment: Segment, stop: int) -> list[bytes]:
     """Addresses of the blobs that the events of a segment name, up to a place."""
     found: list[bytes] = []
@@ -297,9 +301,7 @@ def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes
             count += 1
             if is_first:
                 is_first = False
-                segment = decode_segment(
-                    key, cursor.value(), lambda each: Dictionary(each, tables.load_dictionary(each))
-                )
+                segment = _decoded(tables, key, cursor.value())
                 start = floor - segment.first_sequence
                 if start > 0:
                     origin = Origin(number, "", "")
@@ -410,7 +412,7 @@ def _remove_segments(
             if PAIR.unpack(key)[0] != number or PAIR.unpack(key)[1] >= row.floor:
                 break
             try:
-                segment = decode_segment(key, cursor.value())
+                segment = _decoded(tables, key, cursor.value())
                 addresses += _blobs_of(segment, segment.count)
             except CorruptionError:
                 pass  # it goes; what it named is for check to count

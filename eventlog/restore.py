@@ -110,7 +110,7 @@ def restore(
         where = str(source / DATA_FILE)
         version = raw.glance(raw.DataFile(data, where), CommitRecord.decode).record.version
         _copy(data, new, source, files, progress)
-        with opened_copy(new, tables_of(version), is_locked=True) as mapped:
+        with opened_copy(new, tables_of(version)) as mapped:
             record = record_of(mapped)
         facts = _new_identity(marker, record, clock.wall_us())
         write_marker(new, facts, files)

@@ -37,7 +37,6 @@ from eventlog.failpoints import fp
 from eventlog.limits import (
     ALONE_DEADLINE_MS,
     MIB,
-    READERS_MAX,
     REWRITE_BYTES,
     TABLES_MAX,
 )
@@ -148,10 +147,10 @@ def vacuum(
             clock=clock,
         ) as environment,
         environment.alone(lock_deadline_ms),
-        _mapped(environment.path, files),
+        told_of(environment.path, files, "vacuumed"),
     ):
         before = environment.file_bytes()
-        with environment.read() as source:
+        with environment.read() as source, _mapped(environment.path, files):
             used = environment.used_bytes(source)
             _refuse_full(environment.path, used, files)
             with scratch(environment.path, files) as folder:
@@ -191,10 +190,9 @@ def _refuse_full(path: Path, used: int, files: Files) -> None:
 
 @contextmanager
 def _mapped(path: Path, files: Files) -> Iterator[None]:
-    """Errors of LMDB and of the system as ours."""
+    """Errors of LMDB as ours; on a full disk it reports some other one."""
     try:
-        with told_of(path, files, "vacuumed"):
-            yield
+        yield
     except lmdb.Error as error:
         full = why_full(path.parent, 0, files)
         if full is not None:
@@ -231,7 +229,7 @@ class _Rewrite:
                 map_size=size,
                 mode=0o600,
                 create=False,
-                max_readers=READERS_MAX,
+                lock=False,  # nobody else knows of it
                 max_dbs=TABLES_MAX,
                 lib_version=LMDB_VERSION,
             ),

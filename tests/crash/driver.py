@@ -13,6 +13,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -347,3 +348,22 @@ def opens(path: str) -> None:
         except TurnlogError as error:
             found.append(type(error).__name__)
     print(*found)
+
+
+def judge_copy(path: str) -> None:
+    """Say what opening and checking a plain copy of a store come to; prints it.
+
+    ``refused`` with the error, ``findings`` with their number, or ``whole`` with the number of
+    events and a digest of their checksums.
+    """
+    try:
+        with Store.open(path, create=False, read_only=True, verify=True) as store:
+            report = store.check()
+            if not report.ok:
+                print("findings", len(report.findings))
+                return
+            checksums = [event.stored()[:8] for event in store.read()]
+    except TurnlogError as error:
+        print("refused", type(error).__name__)
+        return
+    print("whole", len(checksums), blake2b(b"".join(checksums), digest_size=16).hexdigest())
