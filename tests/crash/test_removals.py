@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog.limits import HOT_TABLE_POSITIONS
 from tests.crash.conftest import Watchdog
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.incarnations import Incarnations
 from tests.crash.journal import JournalReader
-from tests.crash.removals import attend, churn, journal_of, watch
+from tests.crash.removals import UNWATCHED, attend, churn, journal_of, watch
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
@@ -29,6 +30,7 @@ GENERATION = 20  # cycles that one store lives for
 KILL_AFTER_S = 0.08
 STEP_S = 25.0
 THOROUGH_EVERY = 4
+FILLED = HOT_TABLE_POSITIONS // 1_000
 
 
 @dataclass
@@ -127,8 +129,9 @@ def _run(
         where = folder / f"generation{stores}"
         where.mkdir()
         loop = Loop(forks, where, seed + stores, make_slots(), dog)
-        with Store.open(loop.path, snapshot_frequency=8):
-            pass
+        with Store.open(loop.path, snapshot_frequency=8) as store:
+            for _ in range(FILLED):  # the first hot table is cut soon
+                store.session(UNWATCHED[0]).append_many([{}] * 1_000).result()
         count = min(GENERATION, cycles - start)
         for number in range(1, count + 1):
             loop.cycle(number, last=number == count)
