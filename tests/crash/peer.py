@@ -11,8 +11,9 @@ import json
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Commands:
         self._hold = Hold()
         self._thread: threading.Thread | None = None
         self._result: Any = None
+        self._events: Iterator[Event] = iter(())
 
     def reopen(self) -> None:
         self.close()
@@ -128,6 +130,54 @@ class Commands:
         events: Any = handle.events() if way == "events" else self._store.read()
         name = (tenant, session)
         return [_place(event.body) for event in events if _name(event) == name]
+
+    def remove(self, tenant: str, session: str, *, erase: bool = False) -> list[int]:
+        """Delete or erase a session: its number, and its tombstone's position."""
+        handle = session_of(self._store, (tenant, session))
+        if erase:
+            receipt = handle.erase(WAIT_S)
+            return [receipt.number, receipt.position]
+        ack = handle.delete().result(WAIT_S)
+        return [ack.session_number, ack.position]
+
+    def flush(self) -> None:
+        """Work off what is overdue."""
+        self._store.flush(WAIT_S)
+
+    def begin_events(self, tenant: str, session: str, count: int) -> list[list[Any]]:
+        """Begin to iterate over a session, up to so many events."""
+        self._events = iter(session_of(self._store, (tenant, session)).events())
+        return [_place(event.body) for event in islice(self._events, count)]
+
+    def end_events(self) -> list[Any]:
+        """The rest of that iteration, and the error that ended it."""
+        found: list[Any] = []
+        try:
+            for event in self._events:
+                found.append(_place(event.body))
+        except TurnlogError as error:
+            found.append(type(error).__name__)
+        return found
+
+    def begin_following(self) -> None:
+        """Subscribe to everything from now on."""
+        self._events = iter(self._store.subscribe())
+
+    def follow(self, count: int) -> list[Any]:
+        """The next events of that subscription: session number and kind."""
+        return [[event.session_number, event.kind] for event in islice(self._events, count)]
+
+    def order(self) -> list[Any]:
+        """The global order with voids: session number, sequence, kind and place of each event."""
+        return [
+            [
+                event.session_number,
+                event.sequence,
+                event.kind,
+                None if event.body is None else _place(event.body),
+            ]
+            for event in self._store.read(voids=True)
+        ]
 
     def hold(self, failpoint: str) -> None:
         """Hold the first thread that passes a failpoint from now on."""
