@@ -141,6 +141,7 @@ class Writer:
         self._doubt: _Doubt | None = None
         self._ids_pending = True
         self._removals_pending = True
+        self._removals_known = 0
         self._merged_before = 0  # bytes of segments, when closing began
         self._thread: threading.Thread | None = None
 
@@ -616,6 +617,9 @@ class Writer:
             merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
             self._ids_pending = merged > 0
         has_removed = False
+        if record.removals != self._removals_known:
+            self._removals_pending = True  # another process began one, and may be gone by now
+        self._removals_known = record.removals + len(plan.removed)
         if self._removals_pending and not removals.is_pending and tables.has("removal"):
             floor = replace(record, floor=sealing.floor)
             is_low = self.environment.is_low
