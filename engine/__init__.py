@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
 from engine.drafting import Part
 from engine.events import Event, SessionInfo, SessionPage
@@ -10,6 +11,7 @@ from engine.reading import Events, Subscription
 from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
+from engine.variables import Variable
 from eventlog.ack import Ack
 from eventlog.backup import BackupReport
 from eventlog.check import CheckReport, Finding
@@ -77,6 +79,7 @@ __all__ = [
     "ReadOnlyError",
     "RestoreReport",
     "Session",
+    "SessionAt",
     "SessionGoneError",
     "SessionInfo",
     "SessionNotFoundError",
@@ -93,4 +96,5 @@ __all__ = [
     "UpgradeReport",
     "UsageError",
     "VacuumReport",
+    "Variable",
 ]

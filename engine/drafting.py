@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
+from engine.variables import check_change
 from eventlog.ack import Ack, Draft, Removal, Terms
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
@@ -27,10 +28,12 @@ from eventlog.limits import (
     EVENT_BLOBS_MAX,
     INT_MAX,
     KEY_BYTES_MAX,
+    MAX_MESSAGES_MAX,
     METADATA_BYTES_MAX,
+    SNAPSHOT_FREQUENCY_MAX,
     TIME_MAX,
 )
-from eventlog.record import MESSAGE, NO_TIME, Extension, Flag, encode_tail
+from eventlog.record import MESSAGE, NO_TIME, VARIABLES, Extension, Flag, encode_tail
 
 AckMode = Literal["durable", "queued"]
 
@@ -136,6 +139,8 @@ def draft_event(
         _check_caller_id(id)
         marks[_ID] = id
         flags |= _NAMED
+    if code == VARIABLES:
+        check_change(body)
     encoded, fixes = encode_body(body)
     metadata_fixes: Fixes | None = None
     if metadata is not None:
@@ -190,7 +195,11 @@ def draft_event(
 
 
 def encode_opening(
-    user_id: str | None, title: str | None, metadata: dict[str, Any] | None
+    user_id: str | None,
+    title: str | None,
+    metadata: dict[str, Any] | None,
+    snapshot_frequency: int | None = None,
+    max_messages: int | None = None,
 ) -> list[Any] | None:
     """Facts given at creation, as they are stored; None when there are none."""
     facts: dict[str, Any] = {}
@@ -205,6 +214,12 @@ def encode_opening(
         if type(metadata) is not dict:
             raise InvalidMessageError("metadata must be a dict", path="$metadata")
         facts["metadata"] = metadata
+    if snapshot_frequency is not None:
+        facts["snapshot_frequency"] = whole(
+            snapshot_frequency, "snapshot_frequency", 1, SNAPSHOT_FREQUENCY_MAX
+        )
+    if max_messages is not None:
+        facts["max_messages"] = whole(max_messages, "max_messages", 1, MAX_MESSAGES_MAX)
     if not facts:
         return None
     data, fixes = encode_body(
@@ -224,6 +239,7 @@ def make_ack(
     mode: AckMode = "durable",
     create: bool = False,
     removal: Removal | None = None,
+    only_existing: bool = False,
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append.
 
@@ -239,6 +255,7 @@ def make_ack(
         key=_checked_key(idempotency_key),
         content=b"" if idempotency_key is None else fingerprint_of(drafts),
         create=create,
+        only_existing=only_existing,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
         refers=any([draft.blobs for draft in drafts]),
         caller_id=last_id,

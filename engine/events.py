@@ -196,7 +196,8 @@ class SessionInfo:
         head: Sequence of the event that the next append follows, None when there is none.
         last_sequence: Sequence of the last event.
         last_position: Position of the last event.
-        loose_count: Events that are not yet sealed into a segment.
+        loose_count: Messages since the last roll-up; in a store of format version 1 as the next.
+        unsealed_count: Events that are not yet sealed into a segment.
     """
 
     tenant: str
@@ -213,6 +214,7 @@ class SessionInfo:
     last_sequence: int
     last_position: int
     loose_count: int
+    unsealed_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +240,19 @@ def decode_opening(stored: Any, where: object) -> dict[str, Any]:
         raise CorruptionError("opening facts are of another shape", where=str(where))
     facts = _decode_dict(stored[0], stored[1], where)
     for name, item in facts.items():
-        if type(item) is not _FACT_TYPES.get(name):
+        if type(item) is not OPENING_FACTS.get(name):
             raise CorruptionError(f"opening fact {name!a} is of another type", where=str(where))
     return facts
 
 
-_FACT_TYPES: Final = {"user_id": str, "title": str, "metadata": dict}
+OPENING_FACTS: Final = {
+    "user_id": str,
+    "title": str,
+    "metadata": dict,
+    "snapshot_frequency": int,
+    "max_messages": int,
+}
+"""What a session can be created with, in the order of ``encode_opening``, and of what types."""
 
 
 def _decode_dict(data: bytes, fixes: Any, where: object) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.blobs import require_blobs
 from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
+from engine.events import OPENING_FACTS
 from engine.export import encode_line, escape_line, line_mapping, line_to_event
 from eventlog.ack import Ack, Draft
 from eventlog.arguments import iterable, whole
@@ -53,10 +54,10 @@ def encode_facts(facts: Mapping[str, Any]) -> list[Any] | None:
     Raises:
         UsageError: It holds something that no session is created with.
     """
-    unknown = facts.keys() - {"user_id", "title", "metadata"}
+    unknown = facts.keys() - OPENING_FACTS
     if unknown:
         raise UsageError(f"opening holds unknown facts: {sorted(unknown)}")
-    return encode_opening(facts.get("user_id"), facts.get("title"), facts.get("metadata"))
+    return encode_opening(*[facts.get(name) for name in OPENING_FACTS])
 
 
 class _Arrival:
@@ -179,6 +180,8 @@ class Loader:
                 expected=event["parent"],
                 current=arrival.head,
             )
+        if event["kind"] in ("variables", "roll_up"):
+            self._store._require_version(2, f"events of kind {event['kind']}")
         draft = draft_event(
             event["kind"],
             event["body"],

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import reprlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from engine.at import SessionAt, session_at
 from engine.blobs import BlobLike, addresses_of
 from engine.drafting import (
     AckMode,
@@ -18,9 +19,11 @@ from engine.drafting import (
     plain_tail,
 )
 from engine.erasure import ErasureReceipt, erase, require_removal
-from engine.events import Event, SessionInfo, opening_of
+from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
 from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
+from engine.state import read_fold, state_of, variables_of
+from engine.variables import Variable, change_body
 from eventlog.ack import Ack, Draft, Removal
 from eventlog.admission import signed_head
 from eventlog.arguments import items, seconds, whole
@@ -34,7 +37,7 @@ from eventlog.errors import (
 )
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
-from eventlog.record import CONTROL, HEADER_BYTES, MESSAGE, NO_TIME, TOMBSTONE, encode_tail
+from eventlog.record import CONTROL, HEADER_BYTES, NO_TIME, TOMBSTONE, encode_tail
 from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
@@ -44,8 +47,9 @@ if TYPE_CHECKING:
 class Session:
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
-    The session is written with its first append, or by ``create``. ``user_id``, ``title`` and
-    ``metadata`` are facts given at creation; they are ignored when it exists already.
+    The session is written with its first append, or by ``create``. ``user_id``, ``title``,
+    ``metadata``, ``snapshot_frequency`` and ``max_messages`` are facts given at creation; they are
+    ignored when it exists already.
     """
 
     __slots__ = ("_name", "_opening", "_queue", "_store", "name", "tenant")
@@ -58,16 +62,17 @@ class Session:
         user_id: str | None,
         title: str | None,
         metadata: dict[str, Any] | None,
+        snapshot_frequency: int | None = None,
+        max_messages: int | None = None,
     ) -> None:
         name_bytes(name, "session name")
         self._store = store
         self._queue = store._log.writer.submit
         self._name = (tenant, name)
-        self._opening = (
-            None
-            if user_id is None and title is None and metadata is None
-            else encode_opening(user_id, title, metadata)
-        )
+        given = (user_id, title, metadata, snapshot_frequency, max_messages)
+        self._opening = None if given == _NO_FACTS else encode_opening(*given)
+        if snapshot_frequency is not None or max_messages is not None:
+            store._require_version(2, "options of a session's own")
         self.tenant = tenant
         self.name = name
 
@@ -463,6 +468,52 @@ class Session:
             raise UsageError(f"{len(given)} lists of blobs for {count} {what}")
         return [self._addresses(each) for each in given]
 
+    def update_state(
+        self,
+        changes: dict[str, Any],
+        *,
+        delete: Sequence[str] = (),
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        ack: AckMode = "durable",
+        wait: float | None = None,
+    ) -> Ack:
+        """Set and delete variables, all or none, with one event; creates the session.
+
+        Args:
+            changes: New values by key, 1 to 512 UTF-8 bytes each. A value is plain data and
+                replaces the one before whole; None is a value. Keys not named stay as they are.
+            delete: Keys to take away; one that is not there is fine.
+            expected_head: See ``append``; so are all others. The head stays as it is.
+            idempotency_key: See ``append``.
+            ack: See ``append``.
+            wait: See ``append``.
+
+        Raises:
+            InvalidMessageError: A value that cannot be stored, with its path.
+            UsageError: A key that cannot be, or one that is both set and deleted.
+            FormatVersionError: The store has format version 1.
+        """
+        self._store._require_version(2, "variables")
+        body = change_body(changes, items(delete, "delete"))
+        draft = draft_event("variables", body, loading=True)
+        return self._submit((draft,), expected_head, idempotency_key, ack, wait)
+
+    def roll_up(self) -> Ack:
+        """Roll up now, whatever number of messages came since the last roll-up.
+
+        The count starts again, and the view keeps the last ``max_messages`` messages. Of a session
+        that does not exist nothing is written: the ack's ``first`` and ``last`` are -1 then.
+
+        Raises:
+            FormatVersionError: The store has format version 1.
+        """
+        self._store._require_version(2, "roll-ups")
+        draft = Draft(encode_tail(CONTROLS["roll_up"], 0, 0, NO_TIME, 0, 0), encode_plain(None))
+        ack = make_ack(self._name, (draft,), opening=None, only_existing=True)
+        self._store._submit(ack, None)
+        return ack
+
     def _submit(
         self,
         drafts: Sequence[Draft],
@@ -487,15 +538,17 @@ class Session:
     def history(self, limit: int | None = None) -> list[Any]:
         """The bodies of the last ``limit`` messages, oldest first, as they were given.
 
+        Messages that a roll-up trimmed (``max_messages``) are left out; ``events`` has them.
+
         Args:
             limit: How many; 0 gives none, None gives all.
         """
-        if limit is None:
-            return [event.body for event in self.events(kinds=("message",))]
-        if whole(limit, "limit", 0, POSITION_MAX) == 0:
+        if limit is not None and whole(limit, "limit", 0, POSITION_MAX) == 0:
             return []
-        events = self._store._log.views.read_last(self._name, limit, MESSAGE, Event)
-        return [event.body for event in events]
+        shown = self._store._log.views.read_shown(self._name, limit, Event)
+        if shown.events is not None:
+            return [event.body for event in shown.events]
+        return [event.body for event in self.events(last=shown.stop - 1, kinds=("message",))]
 
     async def history_async(self, limit: int | None = None) -> list[Any]:
         """``history`` on the store's pool."""
@@ -574,6 +627,49 @@ class Session:
         return None if facts is None else info_of(facts)
 
     @property
+    def state(self) -> dict[str, Any]:
+        """The variables' values by key; a copy, empty when there is no such session."""
+        return state_of(read_fold(self._store, self._name))
+
+    async def state_async(self) -> dict[str, Any]:
+        """``state`` on the store's pool."""
+        return await self._store._on_pool(lambda: self.state)
+
+    def variables(self, prefix: str = "") -> list[Variable]:
+        """The variables in the order of their keys, each with the time of its last change.
+
+        Args:
+            prefix: Only those whose keys begin with it.
+        """
+        return variables_of(read_fold(self._store, self._name), prefix)
+
+    async def variables_async(self, prefix: str = "") -> list[Variable]:
+        """``variables`` on the store's pool."""
+        return await self._store._on_pool(self.variables, prefix)
+
+    def at(self, sequence: int | None = None, *, time_us: int | None = None) -> SessionAt:
+        """The session as it was after one of its events.
+
+        Reads a few segments, and those that hold variables up to then when it is asked for them.
+
+        Args:
+            sequence: That event's sequence.
+            time_us: Instead, the last event recorded at that time or before, µs since the epoch.
+
+        Raises:
+            SessionNotFoundError: No session of that name.
+            UsageError: It has no such event.
+            TrimmedError: Its events of that time were purged; ``first`` is the first one left.
+        """
+        return session_at(self, sequence, time_us)
+
+    async def at_async(
+        self, sequence: int | None = None, *, time_us: int | None = None
+    ) -> SessionAt:
+        """``at`` on the store's pool."""
+        return await self._store._on_pool(self.at, sequence, time_us=time_us)
+
+    @property
     def head(self) -> int | None:
         """Sequence of the event that the next append follows; None when there is none."""
         info = self.info()
@@ -606,8 +702,11 @@ def info_of(facts: SessionFacts) -> SessionInfo:
         head=None if head < 0 else head,
         last_sequence=facts.event_count - 1,
         last_position=facts.last_position,
-        loose_count=facts.loose_count,
+        loose_count=facts.since_roll_up,
+        unsealed_count=facts.unsealed_count,
     )
 
+
+_NO_FACTS: Final = (None,) * len(OPENING_FACTS)
 
 assert CONTROLS["open"] == CONTROL

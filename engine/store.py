@@ -16,7 +16,9 @@ from engine.blobs import Blobs, collect_blobs
 from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event, SessionInfo, SessionPage
+from engine.fold import folds_of
 from engine.loading import Loader, LoadResult
+from engine.projections import PROJECTIONS
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.salvage import Lost, salvage_lines
@@ -28,6 +30,7 @@ from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
     CorruptionError,
+    FormatVersionError,
     OverloadedError,
     StoreClosedError,
     TurnlogError,
@@ -70,6 +73,8 @@ class Tenant:
         user_id: str | None = None,
         title: str | None = None,
         metadata: dict[str, Any] | None = None,
+        snapshot_frequency: int | None = None,
+        max_messages: int | None = None,
     ) -> Session:
         """A handle on a session; no I/O.
 
@@ -78,8 +83,19 @@ class Tenant:
             user_id: The user, noted if this creates the session.
             title: A title, likewise.
             metadata: Plain data, likewise.
+            snapshot_frequency: The session's own option in place of the store's, likewise.
+            max_messages: Likewise.
         """
-        return Session(self._store, self.name, name, user_id, title, metadata)
+        return Session(
+            self._store,
+            self.name,
+            name,
+            user_id,
+            title,
+            metadata,
+            snapshot_frequency,
+            max_messages,
+        )
 
     @property
     def blobs(self) -> Blobs:
@@ -216,6 +232,7 @@ class Store(Tenant, Upkeep):
         self._executor_lock = threading.Lock()
         self._executor_ended = False
         self._closed = False
+        self._folds = folds_of(log)
         self._forget = log.listen_refused(self._refused)
 
     @classmethod
@@ -244,9 +261,10 @@ class Store(Tenant, Upkeep):
             read_only: Refuse writes; works on a read-only file system.
             min_position: A position that was acknowledged; a store that ends before it was rolled
                 back.
-            snapshot_frequency: Loose events that make a session due for its roll-up; stored at
-                creation, as are the next three, and changed by ``configure``. Default 25.
-            max_messages: Kept for a later release; anything but None is refused.
+            snapshot_frequency: Messages after which a session is rolled up, counted at the end of
+                an append; stored at creation, as are the next three, and changed by ``configure``.
+                Default 25.
+            max_messages: Messages that a session's view keeps at each roll-up; None keeps all.
             quota_bytes: Bytes of pages from which appends are refused.
             dictionaries: Compress each tenant's sealed events with what its sessions have in
                 common; False keeps every sentence in its own session's rows. On by default.
@@ -283,6 +301,7 @@ class Store(Tenant, Upkeep):
         }
         log = Log.open(
             where,
+            projections=PROJECTIONS,
             create_new=create,
             read_only=read_only,
             wanted=wanted,
@@ -502,7 +521,10 @@ class Store(Tenant, Upkeep):
 
     def stats(self) -> dict[str, Any]:
         """Counts, bytes on disk, and memory against its bounds; plain data."""
-        return self._log.stats()
+        found = self._log.stats()
+        found["memory"]["fold_bytes"] = self._folds.byte_count
+        found["memory"]["fold_bytes_max"] = self._folds.bytes_max
+        return found
 
     async def stats_async(self) -> dict[str, Any]:
         """``stats`` on the store's pool."""
@@ -513,6 +535,16 @@ class Store(Tenant, Upkeep):
         return self._log.health()
 
     # For sessions
+
+    def _require_version(self, version: int, what: str) -> None:
+        found = self._log.environment.version
+        if found < version:
+            raise FormatVersionError(
+                f"{what} need format version {version}; the store has version {found}",
+                found=found,
+                supported=version,
+                hint="Upgrade the store with `turnlog upgrade`, which keeps all that it holds.",
+            )
 
     def _submit(self, ack: Ack, wait: float | None) -> None:
         wait_s = seconds(wait, "wait")

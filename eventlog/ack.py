@@ -88,6 +88,7 @@ class Terms:
         key: Idempotency key, or None.
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
+        only_existing: True when nothing is written, and nothing refused, without a session.
         named: True when a draft has a caller's id.
         refers: True when a draft refers to blobs.
         caller_id: The last draft's id.
@@ -109,6 +110,7 @@ class Terms:
         "key",
         "more",
         "named",
+        "only_existing",
         "queued",
         "refers",
         "removal",
@@ -122,6 +124,7 @@ class Terms:
         key: str | None = None,
         content: bytes = b"",
         create: bool = False,
+        only_existing: bool = False,
         named: bool = False,
         refers: bool = False,
         caller_id: str | None = None,
@@ -133,6 +136,7 @@ class Terms:
         self.key = key
         self.content = content
         self.create = create
+        self.only_existing = only_existing
         self.named = named
         self.refers = refers
         self.caller_id = caller_id
@@ -368,14 +372,18 @@ class Ack:
 
     @property
     def event_id(self) -> str:
-        """Id of the append's last event: the caller's, or the store's."""
+        """Id of the append's last event: the caller's, or the store's; empty without an event."""
         self._known("event_id")
+        if self._last < 0:
+            return ""
         caller_id = None if self.terms is None else self.terms.caller_id
         return caller_id or store_id(self._session_number, self._last)
 
     def __repr__(self) -> str:
         if self._state == WAITING:
             return f"<Ack waiting, {self.event_count} events>"
+        if self._error is None and self._last < 0:
+            return "<Ack durable, nothing written>"
         if self._error is not None:
             return f"<Ack refused: {self._error}>"
         return f"<Ack durable, sequences {self._first}-{self._last}, position {self._position}>"
@@ -388,6 +396,10 @@ class Ack:
         self._first = first
         self._last = last
         self._position = position
+
+    def place_nowhere(self) -> None:
+        """Note that there was nothing to write."""
+        self.place(0, -1, -1, 0)
 
     def repeat(self, session_number: int, first: int, last: int, position: int) -> None:
         """Note the place of an earlier append with the same content."""

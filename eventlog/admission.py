@@ -51,6 +51,7 @@ from eventlog.record import (
     LARGE_BYTES,
     MESSAGE,
     NO_PARENT,
+    ROLL_UP,
     TAIL,
     TAIL_KIND_BYTE,
     Extension,
@@ -62,6 +63,7 @@ from eventlog.record import (
     seal_record,
 )
 from eventlog.removal import Removed
+from eventlog.rollup import ROLLS_UP, kept_entry
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
 
 DIGEST_BYTES = 16
@@ -172,9 +174,7 @@ class Plan:
             frequency = index.frequency
             recorded_us = self.recorded_us
             for state, place in dict(zip(states, range(len(records)), strict=True)).items():
-                state.next = state.draft_next
-                state.head = state.draft_head
-                state.messages = state.draft_messages
+                state.keep_draft()
                 state.last_position = first + place
                 state.last_recorded_us = (
                     recorded_of(records[place][1]) if self.keeps_times else recorded_us
@@ -252,6 +252,7 @@ class Admission:
                 or not state.draft_next
                 or not (position - 1) % BLOCK_POSITIONS
                 or not records
+                or state.draft_messages >= state.draft_limit
                 or plan.full is not None
                 or len(payload) > LARGE_BYTES
             ):
@@ -346,6 +347,10 @@ class Admission:
         parts = (ack, *ack.more)
         found = [self._find(part.name) for part in parts]
         if self._repeats(ack, found[0]):
+            return
+        if ack.terms is not None and ack.terms.only_existing and found[0] is None:
+            ack.place_nowhere()
+            self._plan.repeated.append(ack)
             return
         for part, state in zip(parts, found, strict=True):
             if part.terms is not None:
@@ -578,18 +583,26 @@ class Admission:
         position = plan.first + len(records)
         ack._first = sequence
         is_marked = sequence == 0 or ack.terms is not None
-        for draft in ack.all_drafts():
+        drafts = ack.all_drafts()
+        last = sequence + len(drafts) - 1
+        for draft in drafts:
             tail, payload, _, caller_id, recorded_us, _ = draft
+            kind = tail[TAIL_KIND_BYTE]
+            if kind == MESSAGE:
+                state.draft_messages += 1
+            elif kind >= CONTROL:
+                state.has_controls = True
             if is_marked:
                 tail, payload = self._marked(ack, draft, state, sequence)
                 is_marked = False
+            if sequence == last and (state.draft_messages > state.draft_limit or kind == ROLL_UP):
+                tail, payload = _rolled_up(tail, payload, state.roll_up_draft())
             if not records:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])
             elif not (position - 1) % BLOCK_POSITIONS:
                 tail = change_tail(tail, _FIRST_OF_RUN, TAIL.unpack(tail)[8])
             if recorded_us is not None:
                 plan.keeps_times = True
-            kind = tail[TAIL_KIND_BYTE]
             rest = (
                 HEAD.pack(
                     number,
@@ -609,8 +622,6 @@ class Admission:
             sequences.append(sequence)
             if kind < CONTROL:
                 state.draft_head = sequence
-                if kind == MESSAGE:
-                    state.draft_messages += 1
             if caller_id is not None:
                 plan.ids[self._id_hashes[(ack.name[0], caller_id)]] = (number, sequence, position)
             sequence += 1
@@ -663,6 +674,15 @@ class Admission:
             if last % BLOCK_POSITIONS == 0:
                 plan.block_links.append(((last - 1) // BLOCK_POSITIONS, plan.link))
             start = stop
+
+
+def _rolled_up(tail: bytes, payload: bytes, kept: int | None) -> tuple[bytes, bytes]:
+    """Tail and payload of a record after which the session rolls up (``rollup``)."""
+    size: int = TAIL.unpack(tail)[8]
+    if kept is None:
+        return change_tail(tail, ROLLS_UP, size), payload
+    extension = extend_map(payload[:size], [kept_entry(kept)])
+    return change_tail(tail, ROLLS_UP, len(extension)), extension + payload[size:]
 
 
 def signed_head(head: int) -> int:

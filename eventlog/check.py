@@ -11,7 +11,8 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
     3. Sequences are dense within each session: segments first, then loose records.
     4. Order blocks, segments and hot records agree on which event holds which position.
     5. The chain's links, recomputed from the records, equal the stored ones.
-    6. Session rows equal the fold of their events: counts, head, positions, times, opening facts.
+    6. Session rows equal the fold of their events: counts, head, positions, times, opening facts,
+       roll-ups; and so do the rows that inline projections made of them.
     7. Names lead to the sessions and tenants that carry them, and each session has its name.
     8. Each sealed event with an idempotency key has its row and each row its event, and they say
        the same; each event with a caller's id that was cut is found by it, and no entry of the id
@@ -30,7 +31,7 @@ Keys and ids take none: both sides are looked up one by one, and counted (``chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ from eventlog.dictionary import Dictionary, DictionaryRow
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
 from eventlog.hotlog import hot_names, hot_table
+from eventlog.inline import InlineProjection
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.order import OrderBlock, block_first, block_of, decode_block, next_link
@@ -67,6 +69,7 @@ from eventlog.rows import (
     decode_number,
 )
 from eventlog.segment import PREFIX_BYTES, Segment, SegmentPrefix, decode_segment
+from eventlog.statecheck import StateCheck
 from eventlog.tables import ReadTables
 
 if TYPE_CHECKING:
@@ -93,12 +96,14 @@ def check(log: Log) -> CheckReport:
             transactions.close()
             return transactions.enter_context(log.views.transaction())
 
-        _Check(begin(), report).run(begin)
+        _Check(begin(), report, log.projections).run(begin)
     return report
 
 
 class _Check:
-    def __init__(self, tables: ReadTables, report: CheckReport) -> None:
+    def __init__(
+        self, tables: ReadTables, report: CheckReport, projections: Sequence[InlineProjection]
+    ) -> None:
         self._tables = tables
         self._report = report
         self._record = CommitRecord()
@@ -120,6 +125,9 @@ class _Check:
         self._blobs_check = BlobCheck(tables, report, self._tenants, self._strange_tenants)
         self._marks = MarksCheck(
             tables, report, self._tenants, self._sessions, self._strange, self._miss_row
+        )
+        self._state = StateCheck(
+            tables, report, projections, self._sessions, self._strange, self._removals
         )
 
     def run(self, begin: Callable[[], ReadTables]) -> None:
@@ -144,6 +152,7 @@ class _Check:
             self._marks.check_runs,
             self._check_blocks,
             self._check_segments,
+            self._state.check_rows,
             self._check_rows,
             self._marks.check_key_rows,
             self._marks.check_id_entries,
@@ -447,6 +456,7 @@ class _Check:
         ):
             self._report.add(where, "its prefix does not describe its records", origin)
         self._marks.check_segment(where, session, records)
+        self._state.check_segment(session, records)
 
     def _take(self, session: CheckedSession, record: Record) -> None:
         """Look at one whole event, sealed or loose, and add it to its session."""
@@ -559,8 +569,18 @@ class _Check:
                 ("last_position", row.last_position, session.last_position),
                 ("last_recorded_us", row.last_recorded_us, session.last_recorded_us),
                 ("keys", row.keys, session.keyed),
+                ("trimmed", row.trimmed, session.trimmed),
+                ("since_roll_up", row.since_roll_up, self._since_roll_up(session)),
             )
             session.following = row.sealed
+
+    def _since_roll_up(self, session: CheckedSession) -> int:
+        """What the row has to say; where no roll-up is recorded, events of version 1 count not."""
+        if self._record.version == 1:
+            return 0
+        if session.rolls_up:
+            return session.since_roll_up
+        return min(session.row.since_roll_up, session.since_roll_up)
 
     def _check_hot(self) -> None:
         record = self._record

@@ -5,7 +5,9 @@ from __future__ import annotations
 from xxhash import xxh3_64_digest
 
 from eventlog.body import encode_plain
+from eventlog.errors import CorruptionError
 from eventlog.record import CONTROL, MESSAGE, Origin, Record
+from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import NO_SEQUENCE, SessionRow
 
 
@@ -32,8 +34,11 @@ class CheckedSession:
         "messages",
         "opening",
         "origin",
+        "rolls_up",
         "row",
         "segments",
+        "since_roll_up",
+        "trimmed",
         "unsure",
     )
 
@@ -47,8 +52,11 @@ class CheckedSession:
         self.keyed = self.key_rows = 0
         self.following = row.first
         self.messages = self.segments = 0
+        self.rolls_up = False  # whether a roll-up was met
+        self.since_roll_up = self.trimmed = 0
         if row.first:  # what the void events were nobody can tell
             self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
+            self.unsure.update(("since_roll_up", "trimmed"))
         self.head = NO_SEQUENCE
         self.last_position = self.last_recorded_us = 0
 
@@ -59,7 +67,12 @@ class CheckedSession:
     def lose(self, first: int, last: int) -> None:
         """Events that cannot be read."""
         self.lost.append((first, last))
-        self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
+        self.unsure.update(
+            (
+                *("messages", "head", "last_position", "last_recorded_us", "keys"),
+                *("since_roll_up", "trimmed"),
+            )
+        )
 
     def has_lost(self, sequence: int) -> bool:
         """True when that event is among those that cannot be read."""
@@ -72,10 +85,23 @@ class CheckedSession:
             self.head = record.sequence
             self.unsure.discard("head")
             self.messages += kind == MESSAGE
+            self.since_roll_up += kind == MESSAGE
+        if record.flags & ROLLS_UP:
+            self.rolls_up = True
+            self.since_roll_up = 0
+            self.trimmed = max(self.trimmed, self.messages - self._kept(record))
         self.following = max(self.following, record.sequence + 1)
         self.last_position = record.position
         self.last_recorded_us = record.recorded_us
         self.unsure -= {"last_position", "last_recorded_us"}
+
+    def _kept(self, record: Record) -> int:
+        try:
+            kept = kept_in(record.extension, record.flags, record)
+        except CorruptionError:  # as found with the event
+            self.unsure.add("trimmed")
+            kept = None
+        return self.messages if kept is None else kept
 
 
 def opening_checksum(opening: object) -> bytes:

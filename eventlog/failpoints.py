@@ -30,6 +30,7 @@ NAMES: Final = frozenset(
         "commit.after_commit",  # durable, memory not merged yet
         "commit.before_ack",  # merged, nobody told
         "rollup.after_segment",  # a segment is put, its session row is not
+        "rollup.after_state",  # rows of inline projections are put, the activity row is not
         "removal.after_row",  # a session's events are void, what is left to remove is noted
         "removal.after_slice",  # a part of it is removed, the commit record is not put
         "rebuild.after_slice",  # a part of a table's next generation is put
@@ -51,7 +52,7 @@ NAMES: Final = frozenset(
         "read.after_view",  # a reader took the loose view and has no transaction yet
         "blob.after_chunks",  # chunks of a content are put, its row or pending row is not
         "blob.after_row_removed",  # a blob's row is deleted, its chunks are not
-        "list.after_view",  # a listing took the loose sessions and has no transaction yet
+        "list.after_view",  # a listing has its transaction and has not looked at memory yet
     }
 )
 

@@ -47,6 +47,7 @@ from eventlog.record import (
     recorded_of,
     verify_record,
 )
+from eventlog.rollup import NEVER, ROLLS_UP, RollUpOptions, kept_of
 from eventlog.rows import NO_SEQUENCE, CommitRecord, KeyedResult, SessionRow
 
 _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
@@ -101,12 +102,20 @@ class SessionState:
 
     ``lost`` is the position of a loose record that cannot be trusted, or of the one that shows that
     another is missing before it, and 0 while there is none: head and counts leave that event out.
+
+    ``rolled`` is how many messages there were at the last logical roll-up, ``trimmed`` how many of
+    the first ones the view lost by then (``rollup``). ``draft_limit`` is how many there are when
+    the next one completes a roll-up: so a plain message costs admission one comparison.
     """
 
     __slots__ = (
         "draft_head",
+        "draft_limit",
         "draft_messages",
         "draft_next",
+        "draft_rolled",
+        "draft_trimmed",
+        "has_controls",
         "head",
         "is_due",
         "keys",
@@ -117,12 +126,17 @@ class SessionState:
         "messages",
         "next",
         "number",
+        "options",
         "origin",
+        "rolled",
         "row",
         "row_epoch",
+        "trimmed",
     )
 
-    def __init__(self, number: int, row: SessionRow, epoch: int) -> None:
+    def __init__(
+        self, number: int, row: SessionRow, epoch: int, options: RollUpOptions = NEVER
+    ) -> None:
         self.number = number
         self.origin = Origin(number, row.tenant, row.name)
         self.row = row
@@ -136,6 +150,11 @@ class SessionState:
         self.last_recorded_us = row.last_recorded_us
         self.keys: dict[bytes, KeyedResult] | None = None
         self.is_due = False
+        self.has_controls = False  # whether a loose event may be of a control kind
+        self.options = options.of_session(row.opening)
+        self.rolled = row.messages - row.since_roll_up
+        self.trimmed = row.trimmed
+        self.reset()
 
     @property
     def name(self) -> Name:
@@ -147,6 +166,54 @@ class SessionState:
         self.draft_next = self.next
         self.draft_head = self.head
         self.draft_messages = self.messages
+        self.draft_rolled = self.rolled
+        self.draft_trimmed = self.trimmed
+        self.draft_limit = self.rolled + self.options.snapshot_frequency - 1
+
+    def take(self, sequence: int, position: int, value: bytes) -> None:
+        """Count one more committed event."""
+        kind = value[KIND_BYTE]
+        if kind < CONTROL:
+            self.head = sequence
+            if kind == MESSAGE:
+                self.messages += 1
+        else:
+            self.has_controls = True
+        self.next = sequence + 1
+        self.last_position = position
+        self.last_recorded_us = recorded_of(value)
+
+    def roll_up(self, kept: int | None) -> None:
+        """The last event rolled the session up.
+
+        Args:
+            kept: Messages that the view still shows, None for all.
+        """
+        self.rolled = self.messages
+        if kept is not None:
+            self.trimmed = max(self.trimmed, self.messages - kept)
+
+    def keep_draft(self) -> None:
+        """The open batch was committed."""
+        self.next = self.draft_next
+        self.head = self.draft_head
+        self.messages = self.draft_messages
+        self.rolled = self.draft_rolled
+        self.trimmed = self.draft_trimmed
+
+    def roll_up_draft(self) -> int | None:
+        """The open batch rolls the session up; gives how many messages the view still shows.
+
+        Returns:
+            None while the view shows all of them.
+        """
+        count = self.draft_messages
+        self.draft_rolled = count
+        self.draft_limit = count + self.options.snapshot_frequency - 1
+        kept = self.options.max_messages
+        if kept is not None and count - kept > self.draft_trimmed:
+            self.draft_trimmed = count - kept
+        return count - self.draft_trimmed if self.draft_trimmed else None
 
 
 class LooseIndex:
@@ -163,6 +230,7 @@ class LooseIndex:
         self.names_max = names_max
         self.epoch = 0
         self.frequency = SNAPSHOT_FREQUENCY
+        self.roll_ups = RollUpOptions(SNAPSHOT_FREQUENCY)  # the store's; of logical ones
         self.clear()
 
     def clear(self) -> None:
@@ -287,14 +355,12 @@ class LooseIndex:
                 following += 1
             self.append(state, sequence, position, value)
         try:
+            if is_loose and value[FLAGS_BYTE] & ROLLS_UP:
+                state.roll_up(kept_of(value, f"log {position}"))
             self._note_marks(state, position, sequence, value, id_hash, keys=is_loose)
         except CorruptionError as error:  # the event can be read, its id or key cannot be known
             self.damaged[position] = str(error)
-        state.draft_next, state.draft_head, state.draft_messages = (
-            state.next,
-            state.head,
-            state.messages,
-        )
+        state.reset()
         self.position = position
 
     def _apply_lost(self, position: int, number: int, value: bytes, reason: str) -> None:
@@ -339,7 +405,7 @@ class LooseIndex:
 
     def adopt(self, number: int, row: SessionRow) -> SessionState:
         """Put a session into memory."""
-        state = SessionState(number, row, self.epoch)
+        state = SessionState(number, row, self.epoch, self.roll_ups)
         self.states[number] = state
         if not row.is_gone:
             self.names[state.name] = state
@@ -347,16 +413,8 @@ class LooseIndex:
 
     def append(self, state: SessionState, sequence: int, position: int, value: bytes) -> None:
         """Apply one committed event that is loose."""
-        loose = state.loose
-        loose.append(position, value)
-        kind = value[KIND_BYTE]
-        if kind < CONTROL:
-            state.head = sequence
-            if kind == MESSAGE:
-                state.messages += 1
-        state.next = sequence + 1
-        state.last_position = position
-        state.last_recorded_us = recorded_of(value)
+        state.loose.append(position, value)
+        state.take(sequence, position, value)
         self._note_hot(state, sequence, len(value), len(value))
         self.mark_due(state)
 
@@ -426,6 +484,8 @@ class LooseIndex:
             self._cut_loose(state, row.sealed)
         if row.sealed > state.next:
             state.next = state.draft_next = row.sealed
+        if not state.loose.positions and state.draft_next == state.next:
+            state.has_controls = False
         keys = state.keys
         if keys:
             # In sequence order: of a long session a part is sealed at a time.

@@ -52,6 +52,7 @@ HOT_BYTES_TARGET: Final = 64 * MIB
 HOT_PRESSURE: Final = 2  # above 2 x the target the writer seals before it takes more
 SNAPSHOT_FREQUENCY: Final = 25  # loose events of a session that make it due
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
+MAX_MESSAGES_MAX: Final = 2**31 - 1  # of a view; as good as all
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
 SEGMENT_BYTES_TARGET: Final = 64 * KIB  # raw bytes after which a roll-up starts another segment
 MERGE_POSITIONS_MAX: Final = 131_072  # between first and last of a merged segment, see merging
@@ -66,8 +67,11 @@ DICTIONARY_SESSIONS_MAX: Final = 1_024  # sessions that one is trained on
 SAMPLE_BYTES_MAX: Final = 4 * KIB  # of one session, so that none shows through
 SAMPLES_BYTES_MAX: Final = 1 * MIB  # of one training: 0.1 s of a helper thread
 TRAIN_BYTES: Final = 1 * MIB  # content sealed of a tenant before one is trained
+# State
+STATE_PAGE_EVENTS: Final = 1_024  # control events that a fold reads in one transaction
 
 # Memory of one open store
+FOLDS_BYTES_MAX: Final = 64 * MIB  # folds of sessions, least recently used out
 LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 NAMES_MAX: Final = 65_536  # session names and rows kept

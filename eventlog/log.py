@@ -15,7 +15,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,11 +42,13 @@ from eventlog.errors import (
 )
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
+from eventlog.inline import InlineProjection
 from eventlog.limits import (
     LOCK_DEADLINE_MS,
     LOCK_DEADLINE_MS_MAX,
     MAP_BYTES,
     MAP_BYTES_MAX,
+    MAX_MESSAGES_MAX,
     MIB,
     POLL_MAX_MS,
     POLL_MIN_MS,
@@ -54,6 +56,7 @@ from eventlog.limits import (
     SNAPSHOT_FREQUENCY,
     SNAPSHOT_FREQUENCY_MAX,
 )
+from eventlog.rollup import NEVER, RollUpOptions
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables, tables_of
@@ -72,8 +75,8 @@ class Options:
     """Options that change what is written; stored at creation, changed by ``configure``.
 
     Attributes:
-        snapshot_frequency: Loose events that make a session due for its roll-up.
-        max_messages: Messages that a session's view keeps; always None so far, which keeps all.
+        snapshot_frequency: Messages that make a session's roll-up due (``rollup``).
+        max_messages: Messages that a session's view keeps at a roll-up; None keeps all.
         quota_bytes: Bytes of pages from which appends are refused; None for no quota.
         dictionaries: Compress each tenant's segments with what its sessions have in common.
     """
@@ -87,13 +90,15 @@ class Options:
         """Raise ``UsageError`` for values that make no sense."""
         whole(self.snapshot_frequency, "snapshot_frequency", 1, SNAPSHOT_FREQUENCY_MAX)
         if self.max_messages is not None:
-            raise UsageError(
-                f"max_messages={self.max_messages!r}: this release does not trim views",
-                hint="Leave it out; history(limit=...) gives the newest messages.",
-            )
+            whole(self.max_messages, "max_messages", 1, MAX_MESSAGES_MAX)
         if self.quota_bytes is not None:
             whole(self.quota_bytes, "quota_bytes", QUOTA_BYTES_MIN, QUOTA_BYTES_MAX)
         flag(self.dictionaries, "dictionaries")
+
+    @property
+    def roll_ups(self) -> RollUpOptions:
+        """Those of them that roll-ups follow."""
+        return RollUpOptions(self.snapshot_frequency, self.max_messages)
 
     @classmethod
     def decode(cls, stored: bytes) -> Options:
@@ -111,7 +116,9 @@ class Options:
         if type(flags) is not bool:
             raise CorruptionError("hold values that cannot be", where="options")
         if any([type(value) is not int and value is not None for value in found.values()]) or not (
-            options.snapshot_frequency and 1 <= options.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX
+            options.snapshot_frequency
+            and 1 <= options.snapshot_frequency <= SNAPSHOT_FREQUENCY_MAX
+            and (options.max_messages is None or options.max_messages >= 1)
         ):
             raise CorruptionError("hold values that cannot be", where="options")
         return options
@@ -145,18 +152,27 @@ _registry_lock = threading.RLock()
 class Log:
     """See the module. ``views`` is what it reads with."""
 
-    def __init__(self, environment: Environment, options: Options, lock_deadline_ms: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        options: Options,
+        projections: Sequence[InlineProjection],
+        lock_deadline_ms: int,
+    ) -> None:
         self.environment = environment
+        self.projections = projections
         self.options = options
         self.lock_deadline_ms = lock_deadline_ms
         self.index = LooseIndex()
         self.index.frequency = options.snapshot_frequency
+        self.index.roll_ups = options.roll_ups if environment.version > 1 else NEVER
         self.cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, threading.Lock())
         self.dictionaries = TenantDictionaries(self.cache, self._train)
         self.writer = Writer(
             environment,
             self.index,
             self.cache,
+            projections=projections,
             quota_bytes=options.quota_bytes,
             lock_deadline_ms=lock_deadline_ms,
             dictionaries=self.dictionaries if options.dictionaries else None,
@@ -194,6 +210,7 @@ class Log:
         cls,
         path: str | Path,
         *,
+        projections: Sequence[InlineProjection],
         create_new: bool = True,
         read_only: bool = False,
         wanted: dict[str, Any] | None = None,
@@ -207,6 +224,8 @@ class Log:
 
         Args:
             path: The store's folder.
+            projections: Whose rows are written with what is sealed; those of the log that is open
+                already count.
             create_new: Create it when it does not exist.
             read_only: Refuse writes.
             wanted: Options that the caller named; others come from the store or the defaults.
@@ -264,7 +283,7 @@ class Log:
                     tables = ReadTables(transaction, environment.db)
                     options = _stored_options(tables)
                     generation = tables.commit_record().generation
-                log = cls(environment, options, lock_deadline_ms)
+                log = cls(environment, options, projections, lock_deadline_ms)
                 log.writer.generation = generation
                 log._check_wanted(wanted)
                 log.key = identity(path)

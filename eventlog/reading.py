@@ -119,7 +119,7 @@ def read_page(
         place = sequence - loose.base
         value = loose.records[sequence]
         if value is None:
-            value = _read_loose(log, view, place)
+            value = read_loose(log, view, place)
         found.append(decode_record(view.origin, loose.positions[place], value, factory))
         size += len(value)
         sequence += 1
@@ -128,7 +128,7 @@ def read_page(
     return found, sequence
 
 
-def _read_loose(log: HotLog, view: SessionView, place: int) -> bytes:
+def read_loose(log: HotLog, view: SessionView, place: int) -> bytes:
     """A loose record that memory does not hold."""
     position = view.loose.positions[place]
     wanted = (view.origin.number, view.loose.base + place)
@@ -160,7 +160,7 @@ def read_last(
         value = loose.records[loose.base + place]
         if value is None:
             log = log or tables.hot_log(view.record)
-            value = _read_loose(log, view, place)
+            value = read_loose(log, view, place)
         if value[KIND_BYTE] == kind:
             found.append(decode_record(view.origin, loose.positions[place], value, factory))
     following = view.sealed

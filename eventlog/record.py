@@ -71,7 +71,7 @@ class Flag(IntFlag):
     HAS_BLOBS = 16
     KEYED = 32  # the extension holds an idempotency digest
     NAMED = 64  # the extension holds a caller's id
-    CONTINUES = 128  # the session's next event came with the same append
+    ROLLS_UP = 128  # a logical roll-up of the session comes after this event
 
 
 class Extension(IntEnum):
@@ -94,6 +94,7 @@ class Extension(IntEnum):
     MEDIA_START_US = 15
     MEDIA_END_US = 16
     BLOBS = 17  # addresses of the blobs that the event refers to
+    KEPT = 18  # messages that the view still shows after this roll-up
 
 
 DIGEST_BYTES: Final = 16
@@ -112,6 +113,7 @@ _MARK_TYPES: Final[dict[int, type]] = {  # of the map's values
     Extension.BODY_FIXES: list,
     Extension.METADATA_FIXES: list,
     Extension.BLOBS: list,
+    Extension.KEPT: int,
 }
 
 

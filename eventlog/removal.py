@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog, hot_table
 from eventlog.index import extension_of
+from eventlog.inline import InlineProjection, InlineRows
 from eventlog.keys import PAIR, U64
 from eventlog.limits import COMMIT_REMOVED_MAX
 from eventlog.record import (
@@ -43,6 +44,7 @@ from eventlog.record import (
     verify_record,
     void_record,
 )
+from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import ERASED, GONE, NO_SEQUENCE, SessionRow, expose, protect
 from eventlog.segment import Run, Segment, decode_segment, encode_segment
 
@@ -139,6 +141,7 @@ def begin(
     removed: list[Removed],
     asked_us: int,
     planned: Callable[[SessionState], Iterator[bytes]],
+    projections: Sequence[InlineProjection],
     pause: Callable[[], None],
 ) -> Removals:
     """Make events void: write the sessions' rows, and note what is left to do.
@@ -150,9 +153,11 @@ def begin(
         removed: What the batch asked for.
         asked_us: The commit's time.
         planned: The stored records of a session in the same batch, in order.
+        projections: Whose rows change with what counts as sealed now.
         pause: Lets the GIL go when the slice is used up.
     """
     done = Removals(is_pending=bool(removed), has_written=bool(removed))
+    inline = InlineRows(projections, pause)
     for each in removed:
         state = each.state
         key = U64.pack(state.number)
@@ -166,6 +171,8 @@ def begin(
                 break
             _pass(row, sequence, position, value)
             addresses += _named_blobs(value)
+            if not each.is_gone:
+                inline.add(inline.collect(state.origin, [value], [position]))
             pause()
         if each.is_gone:
             for value in planned(state):
@@ -185,6 +192,7 @@ def begin(
         done.rows.append((state, row))
         fp("removal.after_row")
         pause()
+    inline.write(tables)
     return done
 
 
@@ -234,6 +242,12 @@ def _pass(row: SessionRow, sequence: int, position: int, value: bytes) -> None:
     if kind < CONTROL:
         row.head = sequence
         row.messages += kind == MESSAGE
+        row.since_roll_up += kind == MESSAGE
+    if value[FLAGS_BYTE] & ROLLS_UP:
+        row.since_roll_up = 0
+        kept = kept_of(value, f"log {position}")
+        if kept is not None:
+            row.trim(row.messages - kept)
     row.sealed = sequence + 1
     row.last_position = position
     row.last_recorded_us = recorded_of(value)

@@ -198,6 +198,7 @@ class SessionRow:
         name: The session's name.
         opening: Facts given at creation, plain data or None.
         first: First sequence that is still there; events below it were purged.
+        trimmed: Messages, from the first one, that roll-ups took out of the view.
     """
 
     tenant_number: int
@@ -217,12 +218,17 @@ class SessionRow:
     opening: Any
     details: bytes = b""
     first: int = 0
+    trimmed: int = 0
 
     def encode(self, key: bytes) -> bytes:
         """The row's value; ``key`` is the session number's key."""
         if not self.details:
             details = [self.tenant, self.name, self.opening]
-            self.details = encode_plain([*details, self.first] if self.first else details)
+            if self.trimmed:
+                details += [self.first, self.trimmed]
+            elif self.first:
+                details.append(self.first)
+            self.details = encode_plain(details)
         return protect(
             key,
             _SESSION.pack(
@@ -255,13 +261,13 @@ class SessionRow:
             raise CorruptionError("row is too short", where=where)
         details = rest[_SESSION.size :]
         named = decode_body(details, where=where)
-        if type(named) is not list or len(named) not in (3, 4):
+        if type(named) is not list or not 3 <= len(named) <= 5:
             raise CorruptionError("row has other details", where=where)
         tenant, name, opening, *more = named
-        first = more[0] if more else 0
-        if type(first) is not int or (more and first < 1):
+        first, trimmed = (*more, 0, 0)[:2]
+        if type(first) is not int or type(trimmed) is not int or (more and more[-1] < 1):
             raise CorruptionError("row has other details", where=where)
-        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details, first)  # type: ignore[call-arg]
+        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details, first, trimmed)  # type: ignore[call-arg]
         if type(tenant) is not str or type(name) is not str or not (name or row.is_gone):
             raise CorruptionError("row has no names", where=where)
         if (
@@ -269,10 +275,18 @@ class SessionRow:
             or max(row.messages, row.keys, row.segments) > row.sealed
             or not (row.head < row.sealed or row.head == NO_SEQUENCE)
             or not 0 <= row.first <= row.sealed
+            or not 0 <= row.trimmed <= row.messages
+            or row.since_roll_up > row.messages
             or row.flags & ~(GONE | ERASED)
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row
+
+    def trim(self, trimmed: int) -> None:
+        """Note how many messages are out of the view by now."""
+        if trimmed > self.trimmed:
+            self.trimmed = trimmed
+            self.details = b""
 
     @property
     def is_gone(self) -> bool:
@@ -299,6 +313,7 @@ class SessionRow:
             self.opening,
             self.details,
             self.first,
+            self.trimmed,
         )
 
 

@@ -3,7 +3,8 @@
 Physical only: nothing here changes what a session is or shows in its log.
 
 Invariants:
-    1. A segment, its session's row and its place in the activity table change in one transaction.
+    1. A segment, its session's row, its place in the activity table and the rows that the inline
+       projections make of its events change in one transaction.
     2. Only committed events are sealed, never those of the batch beside them.
     3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
     4. Beside appends only a full hot log is sealed; what is due waits for a moment without any.
@@ -20,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -29,6 +30,7 @@ from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
 from eventlog.index import Loose, LooseIndex, SessionState
+from eventlog.inline import InlineProjection, InlineRows
 from eventlog.keys import U64
 from eventlog.limits import (
     BLOCK_POSITIONS,
@@ -48,6 +50,7 @@ from eventlog.limits import (
 )
 from eventlog.order import block_first, block_of, encode_block
 from eventlog.record import HEADER_BYTES, recorded_of, verify_record
+from eventlog.rollup import NEVER, kept_of
 from eventlog.rows import KeyedResult, SessionRow
 from eventlog.segment import Run, describe_runs, encode_segments
 from eventlog.tables import WriteTables
@@ -129,6 +132,7 @@ def seal(
     floor: int,
     event_count: int,
     leaving: Collection[SessionState],
+    projections: Sequence[InlineProjection],
     pause: Callable[[], None],
     dictionary_of: Callable[[int], Dictionary | None],
 ) -> Sealing:
@@ -141,19 +145,22 @@ def seal(
         floor: First position of the hot log.
         event_count: Events that the same commit appends; 0 when nothing waits.
         leaving: Sessions of which the same commit removes events: they are left alone.
+        projections: Whose rows change with what is sealed.
         pause: Lets the GIL go when the slice is used up.
         dictionary_of: What a tenant's segments are compressed with, by its number.
     """
     done = Sealing(floor=floor)
     if index.damaged:
         return done  # the hot log cannot be trusted: move nothing
+    inline = InlineRows(projections, pause)
     try:
         share = _share(index, event_count)
-        _collect_all(tables, log, index, done, share, leaving, pause)
+        _collect_all(tables, log, index, done, share, leaving, inline, pause)
         for row, run in done.runs:
             run.dictionary = dictionary_of(row.tenant_number)
+        counts_roll_ups = index.roll_ups is not NEVER
         for group in _groups(done.runs):
-            done.segments += _encode(group)
+            done.segments += _encode(group, counts_roll_ups=counts_roll_ups)
             pause()
         _complete_rows(done)
         if done.rows:
@@ -162,6 +169,8 @@ def seal(
             tables.put_rows(
                 sorted([(U64.pack(state.number), row) for state, row in done.rows], key=_first)
             )
+            inline.write(tables)
+            fp("rollup.after_state")
             tables.put_activity(done.activity)
             if done.keys:
                 tables.put_keys(done.keys)
@@ -255,6 +264,7 @@ def _collect_all(
     done: Sealing,
     share: _Share,
     leaving: Collection[SessionState],
+    inline: InlineRows,
     pause: Callable[[], None],
 ) -> None:
     """Note what is to be sealed, until the share is used up."""
@@ -264,7 +274,7 @@ def _collect_all(
         if state in leaving:
             continue
         try:
-            _collect(tables, log, index, state, done, share, pause)
+            _collect(tables, log, index, state, done, share, inline, pause)
         except CorruptionError as error:
             with index.lock:
                 index.unsealable[state.number] = str(error)
@@ -278,6 +288,7 @@ def _collect(
     state: SessionState,
     done: Sealing,
     share: _Share,
+    inline: InlineRows,
     pause: Callable[[], None],
 ) -> None:
     """Note the loose records of a session that are to be sealed, cut into runs."""
@@ -291,18 +302,22 @@ def _collect(
         return
     row = state.row.copy()
     runs: list[tuple[SessionRow, Run]] = []
+    changes: dict[bytes, bytes | None] = {}
     start = 0
     while start < count and share.is_left:
         records = _next_records(log, loose, start, count)
         stop = start + len(records)
         positions = loose.positions[start:stop].tolist()
         runs.append((row, Run(state.number, loose.base + stop - 1, records, positions)))
+        if state.has_controls:
+            changes.update(inline.collect(state.origin, records, positions))
         share.event_count -= len(records)
         share.byte_count -= sum(map(len, records))
         start = stop
         pause()
     done.rows.append((state, row))
     done.runs += runs
+    inline.add(changes)
 
 
 def _next_records(log: HotLog, loose: Loose, start: int, count: int) -> list[bytes]:
@@ -334,7 +349,9 @@ def _groups(runs: list[tuple[SessionRow, Run]]) -> Iterator[list[tuple[SessionRo
         yield group
 
 
-def _encode(group: list[tuple[SessionRow, Run]]) -> list[tuple[bytes, bytes]]:
+def _encode(
+    group: list[tuple[SessionRow, Run]], *, counts_roll_ups: bool
+) -> list[tuple[bytes, bytes]]:
     """The segments of some runs; brings the sessions' rows up to them."""
     runs = [run for _, run in group]
     words = describe_runs(runs)
@@ -343,11 +360,23 @@ def _encode(group: list[tuple[SessionRow, Run]]) -> list[tuple[bytes, bytes]]:
         row.messages += run.messages
         if run.last_public >= 0:
             row.head = run.last_sequence - len(run.records) + 1 + run.last_public
+        if run.rolled >= 0:
+            _note_roll_up(row, run)
+        elif counts_roll_ups:
+            row.since_roll_up += run.messages
         row.segments += 1
         row.sealed = run.last_sequence + 1
         row.last_position = run.positions[-1]
         row.last_recorded_us = recorded_of(run.records[-1])
     return encode_segments(runs, words)
+
+
+def _note_roll_up(row: SessionRow, run: Run) -> None:
+    """Bring a row up to the last roll-up among a run's records."""
+    row.since_roll_up = run.since
+    kept = kept_of(run.records[run.rolled], f"log {run.positions[run.rolled]}")
+    if kept is not None:
+        row.trim(row.messages - run.since - kept)
 
 
 def _complete_rows(done: Sealing) -> None:

@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -40,6 +41,7 @@ from eventlog.record import (
     HEADER_BYTES,
     MESSAGE,
     Factory,
+    Flag,
     Origin,
     R,
 )
@@ -53,6 +55,7 @@ ZSTD: Final = 1
 HEAD_BYTES: Final = HEADER.size
 EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
 _NO_EXTENSION: Final = bytes(4)
+_ROLLS_UP_BIT: Final = np.uint64(Flag.ROLLS_UP << 16)  # in the word of kind, role and flags
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
 
@@ -186,6 +189,8 @@ class Run:
         dictionary: What to compress with, None for nothing.
         content_bytes: Size of the segment's content; set by ``encode_segments``.
         payload_bytes: What that was compressed to; likewise.
+        rolled: Place of the last record after which the session rolled up, -1 for none; likewise.
+        since: Messages after that one, or all of them; likewise.
     """
 
     session: int
@@ -198,6 +203,8 @@ class Run:
     dictionary: Dictionary | None = None
     content_bytes: int = 0
     payload_bytes: int = 0
+    rolled: int = -1
+    since: int = 0
 
 
 def describe_runs(runs: Sequence[Run]) -> Words:
@@ -208,18 +215,24 @@ def describe_runs(runs: Sequence[Run]) -> Words:
     )
     kinds = words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF)
     all_messages = bool((kinds == MESSAGE).all())
+    rolls = np.flatnonzero(words[:, columns.KIND_TO_EXTENSION] & _ROLLS_UP_BIT).tolist()
     stop = 0
     for run in runs:
         start, stop = stop, stop + len(run.records)
+        before = bisect_left(rolls, stop)
+        if before and rolls[before - 1] >= start:
+            run.rolled = rolls[before - 1] - start
         if all_messages:
             run.messages = stop - start
             run.last_public = run.messages - 1
+            run.since = run.last_public - run.rolled
         else:
             mine = kinds[start:stop].tolist()
             run.messages = mine.count(MESSAGE)
             run.last_public = next(
                 (place for place in range(len(mine) - 1, -1, -1) if mine[place] < CONTROL), -1
             )
+            run.since = mine[run.rolled + 1 :].count(MESSAGE)
     return words
 
 

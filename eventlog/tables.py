@@ -59,7 +59,7 @@ TABLES: Final = (
     "dict",  # dictionary number -> dictionary
     "blob",  # address of a blob -> blob row
     "chunk",  # blob number, chunk number -> chunk
-    "state",  # session number, projection, subkey -> what a projection made of the session
+    "state",  # session number, projection, subkey -> row of an inline projection
     "removal",  # session number -> what is still to be removed of it
     "spare",  # a rebuild's new generation of one table
 )
@@ -120,6 +120,11 @@ class ReadTables:
     def has_row(self, table: str, key: bytes) -> bool:
         """Whether a table has a row of that key, good or bad."""
         return self.transaction.get(key, db=self.tables[table]) is not None
+
+    def row_count(self, table: str) -> int:
+        """How many rows a table has."""
+        count: int = self.transaction.stat(self.tables[table])["entries"]
+        return count
 
     def hot_log(self, record: CommitRecord) -> HotLog:
         """The hot log."""
@@ -431,6 +436,14 @@ class WriteTables(ReadTables):
             key = PAIR.pack(tenant_number, U64_MAX - position)
             items.append((key, protect(key, U64.pack(number))))
         self._put_many("activity", sorted(items))
+
+    def put_state(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Store rows of inline projections; keys rising."""
+        self._put_many("state", items)
+
+    def remove_state(self, key: bytes) -> None:
+        """Remove a row of an inline projection, if it is there."""
+        self.transaction.delete(key, db=self.tables["state"])
 
     def remove_activity(self, tenant_number: int, position: int) -> None:
         """Remove a row that a newer one of the same session replaced."""

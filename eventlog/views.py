@@ -12,11 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Generic
 
 from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.newest import newest_sessions, row_at, state_at
+from eventlog.past import Past
 from eventlog.reading import (
     PlaceOf,
     SessionView,
@@ -25,7 +28,7 @@ from eventlog.reading import (
     read_page,
     read_positions,
 )
-from eventlog.record import Factory, Origin, R
+from eventlog.record import MESSAGE, Factory, Origin, R
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.tables import ReadTables, SegmentCache
 
@@ -41,7 +44,22 @@ class SessionFacts:
     head: int
     last_position: int
     last_recorded_us: int
-    loose_count: int
+    since_roll_up: int
+    unsealed_count: int
+
+
+@dataclass(frozen=True)
+class Shown(Generic[R]):
+    """Messages of a view.
+
+    Attributes:
+        events: The events; None when the view shows every message before ``stop`` and all were
+            asked for, which are then better read in pages.
+        stop: The sequence after the session's last event.
+    """
+
+    events: list[R] | None
+    stop: int
 
 
 class Views:
@@ -196,7 +214,7 @@ class Views:
             _require_whole(state)
             facts = self._facts_of(state)
             # Others may have sealed more than memory knows.
-            return replace(facts, loose_count=max(0, facts.event_count - row.sealed))
+            return replace(facts, unsealed_count=max(0, facts.event_count - row.sealed))
 
     def read_session(
         self,
@@ -231,14 +249,34 @@ class Views:
                 self._require_end(_last_position(view, row), view.record)
             return events, following, view.origin.number
 
-    def read_last(self, name: Name, count: int, kind: int, factory: Factory[R]) -> list[R]:
-        """The last events of one kind of a session, oldest first."""
+    @contextmanager
+    def past(self, name: Name) -> Iterator[Past | None]:
+        """One session in one read transaction, to look at what it was; None without one.
+
+        Raises:
+            CorruptionError: A damaged record may be its newest event.
+        """
         with self.session(name) as found:
             if found is None:
-                return []
-            tables, view, row, _ = found
+                yield None
+                return
+            tables, view, row, state = found
             self._require_end(_last_position(view, row), view.record)
-            return read_last(tables, view, self._cache, count, kind, factory)
+            is_trimmed = bool(row.trimmed or (state is not None and state.trimmed))
+            yield Past(tables, view, row, self._cache, is_trimmed=is_trimmed)
+
+    def read_shown(self, name: Name, count: int | None, factory: Factory[R]) -> Shown[R]:
+        """The messages that a session's view shows, oldest first, at most ``count`` of them."""
+        with self.past(name) as past:
+            if past is None:
+                return Shown([], 0)
+            stop = past.view.event_count
+            if past.is_trimmed:
+                return Shown(past.shown(stop, count, factory), stop)
+            if count is None:
+                return Shown(None, stop)
+            events = read_last(past.tables, past.view, self._cache, count, MESSAGE, factory)
+            return Shown(events, stop)
 
     def read_positions(
         self, first: int, count: int, factory: Factory[R], *, bytes_max: int
@@ -286,74 +324,47 @@ class Views:
         Raises:
             CorruptionError: As ``facts`` of one of those to give.
         """
-        while True:
-            # Memory first, the transaction second: a session sealed in between is in the former.
-            with self._index.lock:
-                loose = [
-                    (state.last_position, state)
-                    for state in self._index.loose_states()
-                    if state.row.tenant == tenant and state.next
-                ]
-                seen = (self._index.generation, self._index.position)
+        with self.transaction() as tables:
+            record = self.current(tables)
             fp("list.after_view")
-            with self.transaction() as tables:
-                record = tables.commit_record()
-                # What the list was taken from must be current: the index may have moved on since.
-                if seen[0] != record.generation or seen[1] < record.last_position:
-                    self._catch_up(tables, record)
+            number = tables.find_tenant(tenant)
+            if number is None:
+                return []
+            found: list[SessionFacts] = []
+            for position, session, state in newest_sessions(
+                tables, record, self._index, number, before
+            ):
+                facts = self._listed(tables, record, number, position, session, state)
+                if facts is None or not accept(facts):
                     continue
-                number = tables.find_tenant(tenant)
-                if number is None:
-                    return []
-                return self._newest(tables, record, number, before, count, accept, loose)
+                self._require_end(position, record)
+                if state is not None:
+                    _require_whole(state)
+                # As it was when it was put in order, so that a cursor neither skips nor repeats.
+                found.append(replace(facts, last_position=position))
+                if len(found) == count:
+                    break
+            return found
 
-    def _newest(
+    def _listed(
         self,
         tables: ReadTables,
         record: CommitRecord,
         tenant_number: int,
-        before: int,
-        count: int,
-        accept: Callable[[SessionFacts], bool],
-        loose: list[tuple[int, SessionState]],
-    ) -> list[SessionFacts]:
-        """Merge what is loose with the activity table, newest first."""
-        found: list[SessionFacts] = []
-        numbers = {state.number for _, state in loose}
-        waiting = sorted([each for each in loose if each[0] < before], key=_position_of)
-
-        def take(position: int, state: SessionState) -> None:
-            facts = self._facts_of(state)
-            if accept(facts):
-                self._require_end(position, record)
-                _require_whole(state)
-                # As it was when it was put in order, so that a cursor neither skips nor repeats.
-                found.append(replace(facts, last_position=position))
-
-        for position, session in tables.activity(tenant_number, before):
-            while waiting and waiting[-1][0] > position:
-                take(*waiting.pop())
-                if len(found) == count:
-                    return found
-            if session in numbers:
-                continue
-            row = tables.load_row(session)
-            if row.last_position != position:
-                continue  # a newer row stands for it
-            if row.tenant_number != tenant_number:
-                raise CorruptionError(
-                    f"leads to session {session} of another tenant",
-                    where=f"activity of tenant {tenant_number}, position {position}",
-                )
-            facts = _facts(Origin(session, row.tenant, row.name), row, None)
-            if accept(facts):
-                self._require_end(position, record)
-                found.append(facts)
-            if len(found) == count:
-                return found
-        while waiting and len(found) < count:
-            take(*waiting.pop())
-        return found
+        position: int,
+        number: int,
+        state: SessionState | None,
+    ) -> SessionFacts | None:
+        """Facts of a session in a listing; None when it is found there under a newer position."""
+        if state is not None:
+            return self._facts_of(state)
+        row = row_at(tables, tenant_number, position, number)
+        if row is None and position < record.floor:
+            return None
+        if row is None:  # it has loose events, and memory was dropped since the catch-up
+            state = state_at(tables, record, number)
+            return _facts(state.origin, state.row, state)
+        return _facts(Origin(number, row.tenant, row.name), row, None)
 
     def _facts_of(self, state: SessionState) -> SessionFacts:
         with self._index.lock:  # a merge changes several fields
@@ -368,10 +379,6 @@ class Views:
 
 class _NoSession(Exception):
     """There is no session of that name."""
-
-
-def _position_of(each: tuple[int, SessionState]) -> int:
-    return each[0]
 
 
 def _last_position(view: SessionView, row: SessionRow) -> int:
@@ -399,6 +406,7 @@ def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> Sessi
             row.head,
             row.last_position,
             row.last_recorded_us,
+            row.since_roll_up,
             0,
         )
     return SessionFacts(
@@ -409,5 +417,6 @@ def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> Sessi
         state.head,
         state.last_position,
         state.last_recorded_us,
+        state.messages - state.rolled,
         state.next - max(row.sealed, state.loose.base),
     )

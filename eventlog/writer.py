@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,6 +49,7 @@ from eventlog.failpoints import fp
 from eventlog.hotlog import PARTITION, Conflict, fits
 from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
+from eventlog.inline import InlineProjection
 from eventlog.keys import U64
 from eventlog.limits import (
     CLOSE_MERGE_BYTES_MAX,
@@ -108,11 +109,13 @@ class Writer:
         index: LooseIndex,
         cache: SegmentCache,
         *,
+        projections: Sequence[InlineProjection],
         quota_bytes: int | None,
         lock_deadline_ms: int,
         dictionaries: TenantDictionaries | None = None,
     ) -> None:
         self.environment = environment
+        self._projections = projections
         self.index = index
         self.machine = CommitMachine()
         self.secrets = TenantSecrets()
@@ -545,6 +548,7 @@ class Writer:
             lookups.write_references()
         self.pause()
         leaving = {each.state for each in plan.removed}
+        projections = self._projections if tables.has("state") else ()
         dictionary_of = self._follow_dictionaries(tables, record)
         sealing = seal(
             tables,
@@ -553,6 +557,7 @@ class Writer:
             record.floor,
             len(plan.records),
             leaving,
+            projections,
             self.pause,
             dictionary_of,
         )
@@ -560,7 +565,14 @@ class Writer:
         try:
             merging = self._merge(tables, plan, sealing, dictionary_of)
             removals = removal.begin(
-                tables, log, index, plan.removed, plan.recorded_us, plan.stored, self.pause
+                tables,
+                log,
+                index,
+                plan.removed,
+                plan.recorded_us,
+                plan.stored,
+                projections,
+                self.pause,
             )
             return self._finish(tables, record, plan, lookups, sealing, merging, removals)
         except BaseException:

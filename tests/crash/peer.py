@@ -116,7 +116,7 @@ class Commands:
             return handle.exists
         if way == "loose":
             info = handle.info()
-            return None if info is None else info.loose_count
+            return None if info is None else info.unsealed_count
         if way == "info":
             info = handle.info()
             return None if info is None else [info.number, info.event_count, info.message_count]

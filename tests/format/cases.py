@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.variables import PROJECTION, StoredVariable, decode_row, subkey_of
 from eventlog.blob import BlobRow, PendingRow, blob_key, pending_key
 from eventlog.body import decode_body, encode_plain
 from eventlog.chunk import compress_chunk, decode_chunk, seal_chunk
@@ -33,6 +34,7 @@ from eventlog.idrows import (
 from eventlog.idrows import (
     decode_block as decode_entries,
 )
+from eventlog.inline import state_key
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.locks import decode_owner, encode_owner
 from eventlog.order import decode_block, encode_block
@@ -344,6 +346,32 @@ def _decode_owner(key: bytes, value: bytes) -> Values:
     return asdict(owner)
 
 
+def _encode_variable(values: Values) -> Row:
+    stored = StoredVariable(
+        values["key"],
+        values["recorded_us"],
+        values["sequence"],
+        values["data"],
+        values["fixes"],
+    )
+    key = state_key(values["session"], PROJECTION, subkey_of(stored.key))
+    return key, protect(key, stored.content())
+
+
+def _decode_variable(key: bytes, value: bytes) -> Values:
+    stored = decode_row(expose(key, value, "variable"), "variable")
+    if key[8:] != bytes([PROJECTION]) + subkey_of(stored.key):
+        raise CorruptionError("another variable", where="variable")
+    return {
+        "session": U64.unpack(key[:8])[0],
+        "sequence": stored.sequence,
+        "recorded_us": stored.updated_us,
+        "key": stored.key,
+        "data": stored.data,
+        "fixes": stored.fixes,
+    }
+
+
 KINDS = {
     "commit record": Kind(
         lambda values: (COMMIT_KEY, CommitRecord(**values).encode()),
@@ -371,6 +399,7 @@ KINDS = {
     "pending blob": Kind(_encode_pending, _decode_pending),
     "raw chunk": Kind(_encode_chunk, _decode_chunk),
     "chunk": Kind(_encode_chunk, _decode_chunk, exact=False),
+    "variable": Kind(_encode_variable, _decode_variable),
     "id header": Kind(_encode_directory, _decode_directory),
     "id run": Kind(
         lambda values: _run(values).row(), lambda key, value: _fields(decode_run(key, value))
@@ -390,6 +419,14 @@ DICTIONARY = bytes.fromhex(  # a trained one
     "6c6561736520726f6f6d207468617768656e20686f74656c20666c69676874206f72646572206c69"
     "6b6520686f74656c2070726963652070"
 )
+VARIABLE: Values = {
+    "session": 7,
+    "sequence": 12,
+    "recorded_us": 1_700_000_000_000_000,
+    "key": "mood",
+    "data": b"\x64calm",
+    "fixes": None,
+}
 SECRET = bytes(range(32))
 HI = bytes.fromhex("a264726f6c656475736572676372656174656463486921")
 PLAIN: Values = {
@@ -492,6 +529,7 @@ SESSION: Values = {
     "name": "call-42",
     "opening": None,
     "first": 0,
+    "trimmed": 0,
 }
 
 CASES = [
@@ -622,6 +660,11 @@ CASES = [
     ),
     Case("session_purged", "session", {**SESSION, "sealed": 9, "first": 7}),
     Case(
+        "session_trimmed",
+        "session",
+        {**SESSION, "sealed": 300, "messages": 260, "since_roll_up": 10, "trimmed": 240},
+    ),
+    Case(
         "session_gone",
         "session",
         {**SESSION, "tenant": "", "name": "", "opening": None, "flags": 1, "sealed": 9, "first": 8},
@@ -640,6 +683,17 @@ CASES = [
             "first": 3,
             "last": 5,
             "position": 2**40,
+        },
+    ),
+    Case("variable", "variable", VARIABLE),
+    Case(
+        "variable_fixed",
+        "variable",
+        {
+            **VARIABLE,
+            "key": "\u00e9\0",
+            "data": b"\xa1\x61n\x43\xed\xa0\xbd",
+            "fixes": [["s", "n"]],
         },
     ),
     Case("activity", "activity", {"tenant": 1, "position": 2**40 + 3, "session": 7}),

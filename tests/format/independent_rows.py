@@ -138,7 +138,8 @@ def commit_record(key: bytes, value: bytes) -> Values:
 def session(key: bytes, value: bytes) -> Values:
     """A session row (section 5.5)."""
     rest = checked(key, value)
-    tenant, name, opening, *first = cbor2.loads(rest[88:])
+    tenant, name, opening, *more = cbor2.loads(rest[88:])
+    first, trimmed = (*more, 0, 0)[:2]
     found = named(SESSION, "<10QII", rest)
     number = int.from_bytes(key, "big")
     return {
@@ -147,8 +148,21 @@ def session(key: bytes, value: bytes) -> Values:
         "tenant": tenant,
         "name": name,
         "opening": opening,
-        "first": first[0] if first else 0,
+        "first": first,
+        "trimmed": trimmed,
     }
+
+
+def variable(key: bytes, value: bytes) -> Values:
+    """A variable's row (section 5.8)."""
+    rest = checked(key, value)
+    assert key[8] == 1
+    name, data, fixes = cbor2.loads(rest[16:])
+    digest = blake2b(name.encode(), digest_size=16, person=b"turnlog-variable").digest()
+    assert key[9:] == digest
+    found = named(["sequence", "recorded_us"], "<QQ", rest)
+    number = int.from_bytes(key[:8], "big")
+    return {"session": number, **found, "key": name, "data": data, "fixes": fixes}
 
 
 def tenant(key: bytes, value: bytes) -> Values:
@@ -281,6 +295,7 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "pending blob": pending,
     "raw chunk": chunk,
     "chunk": chunk,
+    "variable": variable,
     "id header": id_header,
     "id run": id_run,
     "id merge": id_merge,

@@ -211,7 +211,7 @@ def test_constants_agree() -> None:
     assert HEADER_BYTES == CHECKSUM_BYTES + HEADER.size == 80
     assert len(set(Flag)) == 8
     assert all(flag.value.bit_count() == 1 and flag < 2**16 for flag in Flag)
-    assert sorted(Extension) == list(range(1, 18))
+    assert sorted(Extension) == list(range(1, 19))
 
 
 def marks(**changes: object) -> dict[int, object]:

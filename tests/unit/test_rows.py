@@ -35,7 +35,6 @@ from eventlog.rows import (
 )
 
 u64 = st.one_of(st.integers(0, U64_MAX), st.sampled_from([0, U64_MAX]))
-u32 = st.integers(0, 2**32 - 1)
 names = st.text(st.characters(codec="utf-8"), max_size=10)
 digests = st.binary(min_size=16, max_size=16)
 positions = st.one_of(st.integers(0, POSITION_MAX), st.sampled_from([0, POSITION_MAX]))
@@ -64,24 +63,26 @@ openings = st.one_of(
 def session_rows_drawn(draw: st.DrawFn) -> SessionRow:
     sealed = draw(positions)
     counts = st.integers(0, sealed)
+    messages = draw(counts)
     is_gone = draw(st.booleans())
     return SessionRow(
         tenant_number=draw(u64),
         created_position=draw(positions),
         created_us=draw(u64),
         sealed=sealed,
-        messages=draw(counts),
+        messages=messages,
         head=draw(st.sampled_from([NO_SEQUENCE, sealed - 1])) if sealed else NO_SEQUENCE,
         last_position=draw(positions),
         last_recorded_us=draw(u64),
         keys=draw(counts),
         segments=draw(counts),
-        since_roll_up=draw(u32),
+        since_roll_up=draw(st.integers(0, min(messages, 2**32 - 1))),
         flags=GONE if is_gone else 0,
         tenant="" if is_gone else draw(names),
         name="" if is_gone else draw(names.filter(bool)),
         opening=None if is_gone else draw(openings),
         first=draw(counts),
+        trimmed=draw(st.integers(0, messages)),
     )
 
 

@@ -44,7 +44,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 def loose(store: Store, name: str) -> int:
     info = store.session(name).info()
     assert info is not None
-    return info.loose_count
+    return info.unsealed_count
 
 
 def tidied(store: Store) -> None:

@@ -284,7 +284,7 @@ def test_counts_follow_what_is_appended(checked_store: Callable[..., Store]) -> 
         assert (info.event_count, info.message_count) == (events, messages)
         assert (info.head, info.last_sequence, info.last_position) == (events - 1,) * 2 + (events,)
         assert info.created_us <= info.updated_us
-        assert 0 <= info.loose_count <= events
+        assert 0 <= info.unsealed_count <= events
     store.close()
     with Store.open(store.path) as again:
         assert again.session("s").info() is not None

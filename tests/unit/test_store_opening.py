@@ -35,7 +35,7 @@ SENSELESS: list[dict[str, Any]] = [
     {"snapshot_frequency": -1},
     {"snapshot_frequency": 4_097},
     {"snapshot_frequency": 2.5},
-    {"max_messages": 10},
+    {"max_messages": 0},
     {"quota_bytes": 1},
 ]
 

@@ -233,7 +233,7 @@ def test_a_reader_between_its_two_steps_sees_no_gap(checked_store: Callable[...,
 # Another process in between
 
 
-def test_a_listing_misses_no_session_that_another_process_made_in_between(
+def test_a_listing_is_of_the_moment_at_which_it_began(
     checked_store: Callable[..., Store], workers: Workers, store_path: Path
 ) -> None:
     """The list was taken from memory, then memory moved on before it was compared with the store.
@@ -241,6 +241,7 @@ def test_a_listing_misses_no_session_that_another_process_made_in_between(
     It passed for current, and the newest session was in neither the list nor the tables.
     """
     store = checked_store(snapshot_frequency=3)
+    store.session("older").append({}).result()
     store.session("old").append({}).result()
     other = workers.start()
     with halted("list.after_view") as halt:
@@ -257,7 +258,62 @@ def test_a_listing_misses_no_session_that_another_process_made_in_between(
         reader.join(HANG_S)
         assert not reader.is_alive()
     other.close()
-    assert names == ["new", "old"]
+    assert names == ["old", "older"]
+    assert [info.name for info in store.sessions().sessions] == ["new", "old", "older"]
+
+
+def test_what_is_sealed_and_cut_while_sessions_are_listed_is_listed(
+    checked_store: Callable[..., Store],
+) -> None:
+    """Sessions leave memory with their cut events; the listing's transaction still has them."""
+    store = checked_store(snapshot_frequency=1)
+    for number in range(30):
+        store.session(f"s{number}").append({}).result(HANG_S)
+    expected = [f"s{number}" for number in range(29, -1, -1)]
+    with halted("list.after_view") as halt:
+        names: list[str] = []
+        reader = threading.Thread(
+            target=lambda: names.extend(info.name for info in store.sessions().sessions),
+            daemon=True,
+        )
+        reader.start()
+        halt.wait_reached()
+        for _ in range(3):
+            store.session("long").append_many([{}] * 4_000).result(HANG_S)
+            store.flush(HANG_S)
+        assert store._log.index.floor > 1
+        halt.release()
+        reader.join(HANG_S)
+        assert not reader.is_alive()
+    assert names == expected
+    assert [info.name for info in store.sessions().sessions] == ["long", *expected]
+
+
+def test_many_loose_sessions_are_listed_beside_appends(
+    checked_store: Callable[..., Store],
+) -> None:
+    """A listing began again whenever a commit came in between, with many sessions for ever."""
+    store = checked_store()
+    for number in range(3_000):
+        store.session(f"s{number:04}").append({})
+    store.flush(HANG_S)
+    ended = threading.Event()
+
+    def append() -> None:
+        while not ended.is_set():
+            store.session("busy").append({}).result(HANG_S)
+
+    writer = threading.Thread(target=append, daemon=True)
+    writer.start()
+    try:
+        for _ in range(20):
+            names = [info.name for info in store.sessions(5_000).sessions]
+            assert len(names) == len(set(names)) and len(names) in (3_000, 3_001)
+            rest = [name for name in names if name != "busy"]
+            assert rest == sorted(rest, reverse=True)
+    finally:
+        ended.set()
+        writer.join(HANG_S)
 
 
 def test_another_process_commits_before_ours_is_merged(
@@ -367,7 +423,7 @@ def test_a_cut_seen_in_the_middle_of_ours_loses_nothing(
 
     def arm() -> None:
         info = sealed.info()
-        if info is not None and not info.loose_count and not happened.is_set():
+        if info is not None and not info.unsealed_count and not happened.is_set():
             hot.armed.set()
 
     sealed.append_many([{"n": n} for n in range(HOT_TABLE_POSITIONS - 1)]).result(HANG_S)
@@ -482,7 +538,7 @@ def test_sealing_that_failed_is_done_later(checked_store: Callable[..., Store]) 
     with Store.open(store.path) as again:
         info = again.session("s").info()
         assert info is not None
-        assert info.loose_count < 2, "close() works off what is due"
+        assert info.unsealed_count < 2, "close() works off what is due"
 
 
 def test_close_ends_in_time_beside_a_commit_that_does_not(store_path: Path) -> None:

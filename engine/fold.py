@@ -1,0 +1,174 @@
+"""The fold of a session: what its control events add up to after one of its events; pure.
+
+Invariants:
+    1. A fold never changes; the next event makes another one, which shares what stayed the same.
+    2. It depends on the events up to its sequence alone: not on what is sealed, nor on options.
+    3. Folds in memory take at most ``FOLDS_BYTES_MAX``; the least recently used ones go.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from engine.events import Event
+from engine.variables import (
+    StoredVariable,
+    changed_by,
+    decode_variables,
+    encode_variables,
+)
+from eventlog.errors import CorruptionError
+from eventlog.limits import FOLDS_BYTES_MAX, POSITION_MAX
+from eventlog.log import Log
+from eventlog.record import VARIABLES
+
+FOLDED_KINDS: Final = frozenset({VARIABLES})
+_NOTHING: Final[Mapping[str, StoredVariable]] = MappingProxyType({})
+_FOLD_BYTES: Final = 400  # of a fold without anything
+_ENTRY_BYTES: Final = 100  # of a mapping, for each entry
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A session after the event at ``sequence``; -1 before its first one.
+
+    Attributes:
+        sequence: The last event that is in it.
+        variables: The variables by key.
+    """
+
+    sequence: int = -1
+    variables: Mapping[str, StoredVariable] = field(default_factory=lambda: _NOTHING)
+    memory_bytes: int = field(default=_FOLD_BYTES, compare=False)
+
+    def after(self, events: Iterable[Event], sequence: int) -> Fold:
+        """The fold after more events.
+
+        Args:
+            events: Those of the kinds ``FOLDED_KINDS`` among the following ones, in order.
+            sequence: The last event, of whatever kind.
+
+        Raises:
+            CorruptionError: The body of an event is none of its kind.
+        """
+        changes: dict[str, StoredVariable | None] = {}
+        for event in events:
+            changes.update(changed_by(event))
+        if not changes:
+            return Fold(sequence, self.variables, self.memory_bytes)
+        kept = {**self.variables, **changes}
+        return make_fold(sequence, {key: each for key, each in kept.items() if each is not None})
+
+
+def make_fold(sequence: int, variables: Mapping[str, StoredVariable]) -> Fold:
+    """A fold of these variables."""
+    size = sum([each.memory_bytes for each in variables.values()])
+    return Fold(
+        sequence,
+        MappingProxyType(dict(variables)),
+        _FOLD_BYTES + _ENTRY_BYTES * len(variables) + size,
+    )
+
+
+def encode_base(fold: Fold) -> dict[str, Any]:
+    """The body of a ``base`` event: the fold as of the last event that a purge removes."""
+    return {
+        "last": fold.sequence,
+        "variables": encode_variables(fold.variables.values()),
+    }
+
+
+def decode_base(event: Event) -> Fold:
+    """The fold that a ``base`` event holds.
+
+    Raises:
+        CorruptionError: Its body is none of a base.
+    """
+    body = event.body
+    last = body.get("last") if type(body) is dict else None
+    if type(last) is not int or not -1 <= last <= POSITION_MAX:
+        raise CorruptionError("is no base", where=str(event))
+    return make_fold(last, decode_variables(body.get("variables"), str(event)))
+
+
+class FoldCache:
+    """Folds by session number and sequence; safe to use from any thread (invariant 3)."""
+
+    def __init__(self, bytes_max: int = FOLDS_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.byte_count = 0
+        self._lock = threading.Lock()
+        self._folds: OrderedDict[tuple[int, int], Fold] = OrderedDict()
+        self._sequences: dict[int, list[int]] = {}
+        self._epoch: object = None
+
+    def begin(self, epoch: object) -> None:
+        """Forget everything when something was removed since the last time.
+
+        Args:
+            epoch: What differs then.
+        """
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._clear()
+
+    def find(self, number: int, sequence: int) -> Fold | None:
+        """The latest fold of a session that is not after a sequence."""
+        with self._lock:
+            sequences = self._sequences.get(number, [])
+            place = bisect_right(sequences, sequence)
+            if not place:
+                return None
+            key = (number, sequences[place - 1])
+            self._folds.move_to_end(key)
+            return self._folds[key]
+
+    def add(self, number: int, fold: Fold) -> None:
+        """Keep a fold."""
+        key = (number, fold.sequence)
+        if fold.sequence < 0 or fold.memory_bytes * 4 > self.bytes_max:
+            return
+        with self._lock:
+            if key in self._folds:
+                return
+            self._folds[key] = fold
+            insort(self._sequences.setdefault(number, []), fold.sequence)
+            self.byte_count += fold.memory_bytes
+            while self.byte_count > self.bytes_max:
+                self._drop(next(iter(self._folds)))
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._folds.clear()
+        self._sequences.clear()
+        self.byte_count = 0
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self.byte_count -= self._folds.pop(key).memory_bytes
+        number, sequence = key
+        sequences = self._sequences[number]
+        sequences.remove(sequence)
+        if not sequences:
+            del self._sequences[number]
+
+
+_caches: Final[WeakKeyDictionary[Log, FoldCache]] = WeakKeyDictionary()
+_caches_lock: Final = threading.Lock()
+
+
+def folds_of(log: Log) -> FoldCache:
+    """The folds of a log, which all stores that share it share too."""
+    with _caches_lock:
+        return _caches.setdefault(log, FoldCache())

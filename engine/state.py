@@ -1,0 +1,121 @@
+"""A session's state, now or after an earlier event: the fold, found from as little as can be read.
+
+Invariants:
+    1. What is read is one moment of the session: of each step the events below one sequence, and
+       for the present the rows and the loose events of one transaction.
+    2. A fold starts from the latest one in memory, from the rows when these are not too new, or
+       from the ``base`` that a purge left; events before that are not read.
+    3. No transaction is held for more than ``STATE_PAGE_EVENTS`` events that change something and
+       one segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.events import Event
+from engine.fold import FOLDED_KINDS, Fold, decode_base, make_fold
+from engine.variables import PROJECTION, Variable, decode_row, subkey_of
+from eventlog.errors import CorruptionError, SessionGoneError, UsageError
+from eventlog.index import Name
+from eventlog.inline import state_key
+from eventlog.limits import STATE_PAGE_EVENTS
+from eventlog.past import Past
+from eventlog.record import BASE
+from eventlog.rows import expose
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+
+def read_fold(
+    store: Store, name: Name, sequence: int | None = None, *, number: int | None = None
+) -> Fold | None:
+    """The fold of a session after an event; None when there is no session of that name.
+
+    Args:
+        store: The store.
+        name: Tenant and session name.
+        sequence: The event; None for the newest. The session must have it.
+        number: The incarnation that is meant; None for any.
+
+    Raises:
+        SessionGoneError: The session was deleted, or deleted and made anew, meanwhile.
+    """
+    fold: Fold | None = None
+    while True:
+        with store._log.views.past(name) as past:
+            if past is None or number not in (None, past.view.origin.number):
+                if number is None:
+                    return None
+                raise SessionGoneError(
+                    f"session {name[1]!r} was deleted while it was read",
+                    expected=number,
+                    current=None if past is None else past.view.origin.number,
+                )
+            number = past.view.origin.number
+            if sequence is None:
+                sequence = past.view.event_count - 1
+            if fold is None:
+                fold = _start(store, past, sequence)
+            events, following = past.read_kinds(
+                fold.sequence + 1, sequence + 1, FOLDED_KINDS, Event, STATE_PAGE_EVENTS
+            )
+        if fold.sequence == sequence:
+            return fold
+        fold = fold.after(events, following - 1)
+        store._folds.add(number, fold)
+        if fold.sequence == sequence:
+            return fold
+
+
+def _start(store: Store, past: Past, sequence: int) -> Fold:
+    """The latest fold that is at hand and not after a sequence (invariant 2)."""
+    record = past.view.record
+    number = past.view.origin.number
+    store._folds.begin((record.generation, record.removals))
+    found = store._folds.find(number, sequence)
+    last_sealed = past.view.sealed - 1
+    if last_sealed <= sequence and (found is None or found.sequence < last_sealed):
+        return _fold_of_rows(past, last_sealed)
+    if found is not None:
+        return found
+    if past.first:
+        base = past.last_of_kind(BASE, Event)
+        if base is None:
+            raise CorruptionError("was purged and has no base", where=f"session {number}")
+        return decode_base(base)
+    return Fold()
+
+
+def _fold_of_rows(past: Past, sequence: int) -> Fold:
+    """The fold after the last sealed event, as the rows tell it."""
+    if not past.tables.has("state"):
+        return Fold(sequence)
+    prefix = state_key(past.view.origin.number, PROJECTION)
+    variables = {}
+    for key, value in past.tables.rows("state", prefix):
+        where = f"state {key.hex()}"
+        stored = decode_row(expose(key, value, where), where)
+        if key != prefix + subkey_of(stored.key):
+            raise CorruptionError("holds another variable", where=where)
+        variables[stored.key] = stored
+    return make_fold(sequence, variables)
+
+
+def state_of(fold: Fold | None) -> dict[str, Any]:
+    """The values of all variables by key; a new dict of new values, so it may be changed."""
+    if fold is None:
+        return {}
+    return {key: stored.decode().value for key, stored in sorted(fold.variables.items())}
+
+
+def variables_of(fold: Fold | None, prefix: str) -> list[Variable]:
+    """The variables whose keys begin with a prefix, in the order of their keys."""
+    if type(prefix) is not str:
+        raise UsageError(f"prefix must be a str, not {type(prefix).__name__}")
+    if fold is None:
+        return []
+    return [
+        stored.decode() for key, stored in sorted(fold.variables.items()) if key.startswith(prefix)
+    ]

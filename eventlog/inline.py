@@ -1,0 +1,116 @@
+"""Inline projections: rows about a session that change in the transaction that seals its events.
+
+``eventlog`` knows when and where; what the rows say, the engine's projections know. Every log is
+opened with them, so that no event can be sealed without its rows.
+
+Invariants:
+    1. A projection is asked with the bodies of its own kinds only, found by the records' headers;
+       all others pass by undecoded.
+    2. What it answers depends on these events alone, never on what is stored, so ``check`` computes
+       the same rows again from the events.
+    3. The rows in ``state`` are those of the sealed events; what is loose comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from eventlog.keys import U64
+from eventlog.record import (
+    CONTROL,
+    KIND_BYTE,
+    Origin,
+    Record,
+    decode_record,
+)
+from eventlog.rows import protect
+from eventlog.tables import WriteTables
+
+CHANGES_SLICE: Final = 64  # rows between two looks at the clock
+
+Changes = Mapping[bytes, bytes | None]  # subkey -> the row's content, None when there is none
+
+
+class InlineProjection(Protocol):
+    """Rows of one kind about a session.
+
+    Attributes:
+        number: Its number in the keys of ``state``.
+        kinds: Codes of the control kinds whose events it is made of.
+    """
+
+    number: int
+    kinds: frozenset[int]
+
+    def changes(self, event: Record) -> Changes:
+        """What an event changes: contents of rows by subkey.
+
+        Raises:
+            CorruptionError: Its body is none of its kind.
+        """
+
+    def base(self, event: Record) -> Changes:
+        """The rows that a ``base`` event holds: those as of the events that were purged.
+
+        Raises:
+            CorruptionError: Its body is none of a base.
+        """
+
+
+def state_key(number: int, projection: int, subkey: bytes = b"") -> bytes:
+    """Key of a row, or the prefix of all rows of a projection, in ``state``."""
+    return U64.pack(number) + bytes([projection]) + subkey
+
+
+class InlineRows:
+    """What one commit changes in ``state``, session by session, later events over earlier ones."""
+
+    def __init__(self, projections: Sequence[InlineProjection], pause: Callable[[], None]) -> None:
+        self._projections = projections
+        self._pause = pause
+        self._rows: dict[bytes, bytes | None] = {}
+
+    def collect(
+        self, origin: Origin, records: Iterable[bytes], positions: Iterable[int]
+    ) -> dict[bytes, bytes | None]:
+        """What stored records of a session change; ``add`` takes it over.
+
+        Raises:
+            CorruptionError: The body of a control event is damaged.
+        """
+        found: dict[bytes, bytes | None] = {}
+        for record, position in zip(records, positions, strict=True):
+            if record[KIND_BYTE] < CONTROL:
+                continue
+            kind = record[KIND_BYTE]
+            for projection in self._projections:
+                if kind not in projection.kinds:
+                    continue
+                event = decode_record(origin, position, record, Record)
+                for subkey, content in projection.changes(event).items():
+                    found[state_key(origin.number, projection.number, subkey)] = content
+                    if not len(found) % CHANGES_SLICE:
+                        self._pause()
+        return found
+
+    def add(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Take changes over, once it is sure that their events are sealed."""
+        self._rows.update(changes)
+
+    def write(self, tables: WriteTables) -> None:
+        """Put and delete the rows."""
+        put: list[tuple[bytes, bytes]] = []
+        for number, (key, content) in enumerate(sorted(self._rows.items(), key=_key_of)):
+            if content is None:
+                tables.remove_state(key)
+            else:
+                put.append((key, protect(key, content)))
+            if not number % CHANGES_SLICE:
+                self._pause()
+        if put:
+            tables.put_state(put)
+
+
+def _key_of(item: tuple[bytes, bytes | None]) -> bytes:
+    return item[0]

@@ -1,0 +1,146 @@
+"""Sessions by their newest activity, as one transaction sees them; never begun again.
+
+Which session is at a hot position never changes, so memory and the transaction's own log are
+equally good witnesses: memory for the positions that it holds, whenever it was asked, and the log
+for the others. Walked from the last position down to the floor, the first place where a session is
+met is its last event. What is not met there has all its events below the floor, so they are sealed,
+and its activity row tells the last one.
+
+Invariants:
+    1. The order is that of the transaction, whatever is committed, sealed or cut meanwhile: each
+       session comes once, and a cursor neither skips nor repeats.
+    2. The work is bounded by the hot log and the page; no session's events are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from eventlog.errors import CorruptionError
+from eventlog.hotlog import PARTITION
+from eventlog.index import LooseIndex, SessionState
+from eventlog.keys import U64
+from eventlog.record import CHECKSUM_BYTES, FLAGS_BYTE, verify_record
+from eventlog.rollup import ROLLS_UP, kept_of
+from eventlog.rows import CommitRecord, SessionRow
+from eventlog.tables import ReadTables
+
+PIECE_POSITIONS: Final = 1_024  # of the log, read at once and walked backwards
+_NUMBER: Final = slice(CHECKSUM_BYTES, CHECKSUM_BYTES + 8)
+_SEQUENCE: Final = slice(CHECKSUM_BYTES + 8, CHECKSUM_BYTES + 16)
+
+
+class HotNumbers:
+    """Session numbers of the hot positions of one transaction; 0 where nobody knows."""
+
+    def __init__(self, tables: ReadTables, record: CommitRecord, index: LooseIndex) -> None:
+        self._log = tables.hot_log(record)
+        self._floor = record.floor
+        self._last = record.last_position
+        with index.lock:
+            # What others cut since is not in memory any more, and what they wrote may not be yet.
+            is_same = index.generation == record.generation
+            self._known_first = max(index.floor, self._floor)
+            stop = min(index.position, self._last) + 1 if is_same else self._known_first
+            start = self._known_first - index.floor
+            self._known = index.hot[start : start + max(0, stop - self._known_first)]
+
+    def newest_first(self) -> Iterator[tuple[int, int]]:
+        """Position and session number, from the last position down to the floor."""
+        known_stop = self._known_first + len(self._known)
+        yield from self._read(known_stop, self._last)
+        position = known_stop
+        for state in reversed(self._known):
+            position -= 1
+            yield position, state.number
+        yield from self._read(self._floor, min(self._known_first - 1, self._last))
+
+    def _read(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        while last >= first:
+            start = max(first, last - PIECE_POSITIONS + 1)
+            piece = list(self._log.read(PARTITION, start, last - start + 1))
+            for key, value in reversed(piece):
+                yield U64.unpack(key)[0], _number_of(key, value)
+            last = start - 1
+
+
+def _number_of(key: bytes, value: bytes) -> int:
+    try:
+        verify_record(key, value)
+    except CorruptionError:
+        return 0
+    return int.from_bytes(value[_NUMBER], "little")
+
+
+def newest_sessions(
+    tables: ReadTables,
+    record: CommitRecord,
+    index: LooseIndex,
+    tenant_number: int,
+    before: int,
+) -> Iterator[tuple[int, int, SessionState | None]]:
+    """Last position, number and, when it is in memory, state of a tenant's sessions, newest first.
+
+    Args:
+        tables: The transaction.
+        record: Its commit record, which ``index`` has caught up with.
+        index: The loose index.
+        tenant_number: The tenant.
+        before: Only sessions whose last event lies before this position.
+    """
+    met: set[int] = {0}
+    for position, number in HotNumbers(tables, record, index).newest_first():
+        if number in met:
+            continue
+        met.add(number)
+        if position >= before:
+            continue
+        state = index.states.get(number)
+        if state is None or not state.next or state.last_position < position:
+            state = None  # forgotten, or memory was made anew
+            row = tables.load_row(number)
+        else:
+            row = state.row
+        if row.tenant_number == tenant_number and not row.is_gone:
+            yield position, number, state
+    for position, number in tables.activity(tenant_number, min(before, record.floor)):
+        if number not in met:
+            yield position, number, None
+
+
+def row_at(tables: ReadTables, tenant_number: int, position: int, number: int) -> SessionRow | None:
+    """The row of a session found in the activity table; None when a newer one stands for it.
+
+    Raises:
+        CorruptionError: The session is another tenant's.
+    """
+    row = tables.load_row(number)
+    if row.last_position != position or row.is_gone:
+        return None
+    if row.tenant_number != tenant_number:
+        raise CorruptionError(
+            f"leads to session {number} of another tenant",
+            where=f"activity of tenant {tenant_number}, position {position}",
+        )
+    return row
+
+
+def state_at(tables: ReadTables, record: CommitRecord, number: int) -> SessionState:
+    """A session that memory does not hold, from its row and the transaction's own log.
+
+    Raises:
+        CorruptionError: A record of the log is damaged.
+    """
+    row = tables.load_row(number)
+    state = SessionState(number, row, 0)
+    log = tables.hot_log(record)
+    for key, value in log.read(PARTITION, record.floor, record.last_position - record.floor + 1):
+        verify_record(key, value)
+        sequence = int.from_bytes(value[_SEQUENCE], "little")
+        if int.from_bytes(value[_NUMBER], "little") == number and sequence >= row.sealed:
+            state.loose.append(U64.unpack(key)[0], None)
+            state.take(sequence, U64.unpack(key)[0], value)
+            if value[FLAGS_BYTE] & ROLLS_UP:
+                state.roll_up(kept_of(value, f"log {U64.unpack(key)[0]}"))
+    return state

@@ -1,0 +1,299 @@
+"""A session's past: what it was after one of its events, read from as few segments as can be.
+
+Everything works within one transaction's view of the session (``reading.SessionView``), on its
+events before a sequence ``stop``.
+
+Invariants:
+    1. A segment is decoded only if its prefix says that it holds what is looked for.
+    2. What is told of the events before ``stop`` depends on no later event.
+    3. Nothing below ``first``, the session's purge floor, is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from eventlog.errors import CorruptionError
+from eventlog.keys import PAIR
+from eventlog.reading import SessionView, read_loose
+from eventlog.record import (
+    CONTROL,
+    FLAGS_BYTE,
+    HEAD_KIND_BYTE,
+    KIND_BYTE,
+    MESSAGE,
+    Factory,
+    R,
+    Record,
+    decode_record,
+    recorded_of,
+)
+from eventlog.rollup import ROLLS_UP, kept_in
+from eventlog.rows import NO_SEQUENCE, SessionRow
+from eventlog.segment import HEAD_BYTES, Segment, SegmentPrefix
+from eventlog.tables import ReadTables, SegmentCache
+
+_CONTROL_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
+_FLAGS: Final = HEAD_KIND_BYTE + 2  # offset of the flags in a header
+_RECORDED: Final = 24  # offset of the recorded time in a header
+
+assert CONTROL >= 63
+
+
+class Past:
+    """One session in one transaction.
+
+    Args:
+        tables: The transaction.
+        view: The session as it sees it.
+        row: The session's row.
+        cache: Decoded segments.
+        is_trimmed: Whether the view may have lost messages.
+    """
+
+    def __init__(
+        self,
+        tables: ReadTables,
+        view: SessionView,
+        row: SessionRow,
+        cache: SegmentCache,
+        *,
+        is_trimmed: bool,
+    ) -> None:
+        self.tables = tables
+        self.view = view
+        self.row = row
+        self.is_trimmed = is_trimmed
+        self.first = row.first
+        self._cache = cache
+        self._log = tables.hot_log(view.record)
+
+    def read_kinds(
+        self, first: int, stop: int, kinds: frozenset[int], factory: Factory[R], events_max: int
+    ) -> tuple[list[R], int]:
+        """Events of some kinds from sequence ``first`` to before ``stop``, in order.
+
+        Returns:
+            The events, at least ``events_max`` unless all are read, and the sequence to go on with.
+        """
+        found: list[R] = []
+        view = self.view
+        sequence = first
+        sealed = min(stop, view.sealed)
+        if sequence < sealed:
+            bits = sum({1 << min(kind, 63) for kind in kinds})
+            for start, prefix, load in self._segments(sequence):
+                if start > sequence:
+                    break
+                if prefix.kinds & bits:
+                    segment = load()
+                    for place in range(sequence - start, min(prefix.count, stop - start)):
+                        if segment.kinds[place] in kinds:
+                            found.append(segment.make(place, view.origin, factory))
+                sequence = min(start + prefix.count, stop)
+                if sequence >= sealed or len(found) >= events_max:
+                    break
+            if sequence < sealed and len(found) < events_max:
+                raise self._missing(sequence)
+        while sequence < stop and len(found) < events_max:
+            value = self._stored(sequence)
+            if value[KIND_BYTE] in kinds:
+                found.append(self._decoded(sequence, value, factory))
+            sequence += 1
+        return found, sequence
+
+    def last_of_kind(self, kind: int, factory: Factory[R]) -> R | None:
+        """The last event of one kind; None when there is none."""
+        for met, sequence, make in self._back(self.view.event_count, bits=1 << min(kind, 63)):
+            if met[0] == kind:
+                return make(sequence, factory)
+        return None
+
+    def shown(self, stop: int, count: int | None, factory: Factory[R]) -> list[R]:
+        """The messages that the view shows before ``stop``, oldest first, at most ``count``.
+
+        Those since the last roll-up, and before them as many as that one kept (``rollup``).
+        """
+        found: list[R] = []
+        room = NO_SEQUENCE if count is None else count
+        is_decided = False
+        for (kind, flags), sequence, make in self._back(stop):
+            if not is_decided and flags & ROLLS_UP:
+                is_decided = True
+                event = make(sequence, Record)
+                kept = kept_in(event.extension, event.flags, f"position {event.position}")
+                if kept is not None:
+                    room = min(room, len(found) + kept)
+            if len(found) >= room:
+                break
+            if kind == MESSAGE:
+                found.append(make(sequence, factory))
+        found.reverse()
+        return found
+
+    def since_roll_up(self, stop: int) -> int:
+        """Messages before ``stop`` since the last roll-up."""
+        count = 0
+        for (kind, flags), _, _ in self._back(stop):
+            if flags & ROLLS_UP:
+                break
+            count += kind == MESSAGE
+        return count
+
+    def message_count(self, stop: int) -> int:
+        """Messages before ``stop``, also those that were purged."""
+        view = self.view
+        if stop > view.sealed:
+            kinds = [self._stored(sequence)[KIND_BYTE] for sequence in range(view.sealed, stop)]
+            return self.row.messages + kinds.count(MESSAGE)
+        if stop <= self.first:
+            return 0
+        for start, prefix, load in self._segments(stop - 1):
+            if start < stop:
+                return prefix.messages_before + load().kinds[: stop - start].count(MESSAGE)
+            break
+        raise self._missing(stop - 1)
+
+    def head(self, stop: int, head: int) -> int | None:
+        """Sequence of the last public event before ``stop``; None when there is none.
+
+        Args:
+            stop: A sequence.
+            head: The session's head.
+        """
+        for (kind, _), sequence, _ in self._back(stop, bits=_CONTROL_BIT - 1):
+            if kind < CONTROL:
+                return sequence
+        if self.first:  # it was purged: the next public event names it
+            sequence = stop
+            while sequence < self.view.event_count:
+                event = self.event(sequence, Record)
+                if event.kind_code < CONTROL:
+                    head = event.parent_word
+                    break
+                sequence += 1
+            return None if head == NO_SEQUENCE else head
+        return None
+
+    def event(self, sequence: int, factory: Factory[R]) -> R:
+        """One event."""
+        if sequence >= self.view.sealed:
+            return self._decoded(sequence, self._stored(sequence), factory)
+        for start, _, load in self._segments(sequence):
+            if start <= sequence:
+                return load().make(sequence - start, self.view.origin, factory)
+            break
+        raise self._missing(sequence)
+
+    def last_by(self, time_us: int) -> int | None:
+        """The last sequence that was recorded at that time or before; None when all came later.
+
+        Looks at a number of segments that grows as the logarithm of theirs. Of a loaded session
+        whose recorded times go back, it finds one event with a later one after it.
+        """
+        view = self.view
+        for sequence in range(view.event_count - 1, view.sealed - 1, -1):
+            if recorded_of(self._stored(sequence)) <= time_us:
+                return sequence
+        low, high = self.first, view.sealed  # all below low are early, all from high on late
+        best: tuple[int, Segment] | None = None
+        while low < high:
+            for start, prefix, load in self._segments((low + high) // 2):
+                if prefix.first_recorded_us <= time_us:
+                    low = start + prefix.count
+                    best = (start, load())
+                else:
+                    high = start
+                break
+            else:
+                raise self._missing((low + high) // 2)
+        if best is None:
+            return None
+        start, segment = best
+        for place in range(segment.count - 1, -1, -1):
+            offset = place * HEAD_BYTES + _RECORDED
+            if int.from_bytes(segment.heads[offset : offset + 8], "little") <= time_us:
+                return start + place
+        return None
+
+    # Walking
+
+    def _back(
+        self, stop: int, bits: int = NO_SEQUENCE
+    ) -> Iterator[tuple[tuple[int, int], int, Callable[[int, Factory[R]], R]]]:
+        """Kind and flags, sequence, and what makes the event, of all before ``stop``, newest first.
+
+        Args:
+            stop: A sequence.
+            bits: Segments without one of these kinds are passed over.
+        """
+        view = self.view
+        sequence = stop - 1
+        while sequence >= max(view.sealed, self.first):
+            value = self._stored(sequence)
+            yield (value[KIND_BYTE], value[FLAGS_BYTE]), sequence, self.event
+            sequence -= 1
+        if sequence < self.first:
+            return
+        for start, prefix, load in self._segments(sequence, reverse=True):
+            if not start <= sequence < start + prefix.count:
+                break
+            if prefix.kinds & bits:
+                segment = load()
+                flags = segment.heads[_FLAGS::HEAD_BYTES]
+
+                def make(
+                    wanted: int, factory: Factory[R], found: Segment = segment, base: int = start
+                ) -> R:
+                    return found.make(wanted - base, view.origin, factory)
+
+                for place in range(sequence - start, -1, -1):
+                    yield (segment.kinds[place], flags[place]), start + place, make
+            sequence = start - 1
+            if sequence < self.first:
+                return
+        raise self._missing(sequence)
+
+    def _segments(
+        self, first: int, *, reverse: bool = False
+    ) -> Iterator[tuple[int, SegmentPrefix, Callable[[], Segment]]]:
+        """First sequence and prefix of segments from the one of ``first`` on, and their content."""
+        number = self.view.origin.number
+        cache = self._cache
+        with self.tables.segment_cursor() as cursor:
+            found = cursor.set_range(PAIR.pack(number, first))
+            while found:
+                key, value = cursor.item()
+                if len(key) != PAIR.size:
+                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+                owner, last = PAIR.unpack(key)
+                if owner != number:
+                    return
+                prefix = SegmentPrefix.unpack(key, value)
+                if not 1 <= prefix.count <= last + 1:
+                    raise CorruptionError(
+                        "segment states impossible sizes", where=f"segment {number}/{last}"
+                    )
+
+                def load(key: bytes = key, value: bytes = value) -> Segment:
+                    return cache.load(self.tables, key, value)
+
+                yield last - prefix.count + 1, prefix, load
+                found = cursor.prev() if reverse else cursor.next()
+
+    def _stored(self, sequence: int) -> bytes:
+        """The record of a loose event."""
+        loose = self.view.loose
+        value = loose.records[sequence]
+        return value or read_loose(self._log, self.view, sequence - loose.base)
+
+    def _decoded(self, sequence: int, value: bytes, factory: Factory[R]) -> R:
+        view = self.view
+        position = view.loose.positions[sequence - view.loose.base]
+        return decode_record(view.origin, position, value, factory)
+
+    def _missing(self, sequence: int) -> CorruptionError:
+        return CorruptionError(
+            "segment is missing", where=f"session {self.view.origin.number}/{sequence}"
+        )

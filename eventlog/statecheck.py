@@ -1,0 +1,155 @@
+"""Check of the rows in ``state`` against the control events that they are made of.
+
+Segments lie session by session, so what the events of one session make is kept until the next one
+begins, compared with the session's rows, and dropped. Rows are counted: only when there are more
+than events made is the whole table walked for those that no event made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from eventlog.checked import CheckedSession
+from eventlog.errors import CorruptionError
+from eventlog.findings import CheckReport
+from eventlog.inline import Changes, InlineProjection, state_key
+from eventlog.keys import U64
+from eventlog.record import BASE, CONTROL, Record
+from eventlog.rows import expose
+from eventlog.tables import ReadTables
+
+PREFIX_BYTES = len(state_key(0, 0))
+
+
+class StateCheck:
+    """One check's share of this."""
+
+    def __init__(
+        self,
+        tables: ReadTables,
+        report: CheckReport,
+        projections: Sequence[InlineProjection],
+        sessions: Mapping[int, CheckedSession],
+        strange: Container[int],
+        leaving: Container[int],
+    ) -> None:
+        self._tables = tables
+        self._report = report
+        self._projections = projections if tables.has("state") else ()
+        self._sessions = sessions
+        self._strange = strange  # sessions whose row was reported
+        self._leaving = leaving  # sessions of which something is still to be removed
+        self._session: CheckedSession | None = None
+        self._bases: dict[int, dict[bytes, bytes | None]] = {}  # by projection
+        self._made: dict[bytes, bytes | None] = {}
+        self._is_unsure = False  # a control event does not decode
+        self._has_made: set[int] = set()  # sessions with control events that make rows
+        self._met = 0  # rows of these
+
+    def check_segment(self, session: CheckedSession, records: Sequence[Record]) -> None:
+        """The sealed events of one segment."""
+        if session is not self._session:
+            self.end_session()
+            self._session = session
+        for record in records:
+            kind = record.kind_code
+            if kind < CONTROL:
+                continue
+            for projection in self._projections:
+                try:
+                    if kind in projection.kinds:
+                        self._made.update(_keyed(session, projection, projection.changes(record)))
+                    elif kind == BASE:
+                        # What later events change stands over it; an older base counts no more.
+                        self._bases[projection.number] = _keyed(
+                            session, projection, projection.base(record)
+                        )
+                except CorruptionError as error:
+                    self._report.add_error(error, session.origin)
+                    self._is_unsure = True
+
+    def end_session(self) -> None:
+        """Compare what the events of the session before made with its rows."""
+        session = self._session
+        made = {
+            key: content
+            for rows in (*self._bases.values(), self._made)
+            for key, content in rows.items()
+        }
+        is_unsure = self._is_unsure or (session is not None and self._hides(session))
+        self._session, self._bases, self._made, self._is_unsure = None, {}, {}, False
+        if session is None or not (made or is_unsure):
+            return
+        self._has_made.add(session.origin.number)
+        wanted = {key: content for key, content in made.items() if content is not None}
+        for key, value in self._rows(session.origin.number):
+            self._met += 1
+            where = f"state {key.hex()}"
+            try:
+                content = expose(key, value, where)
+            except CorruptionError as error:
+                self._report.add_error(error, session.origin)
+                wanted.pop(key, None)
+                continue
+            expected = wanted.pop(key, None)
+            if is_unsure:
+                continue
+            if expected is None:
+                self._report.add(where, "no event made this row", session.origin)
+            elif expected != content:
+                self._report.add(where, "is not what the events say", session.origin)
+        if is_unsure:
+            return
+        for key in wanted:
+            self._report.add(f"state {key.hex()}", "row is missing", session.origin)
+
+    def _hides(self, session: CheckedSession) -> bool:
+        """Whether events that made rows cannot be seen: lost ones, or a base that is loose."""
+        if session.lost:
+            self._report.consequences += 1
+        return bool(session.lost) or (session.row.first > 0 and not self._bases)
+
+    def check_rows(self) -> None:
+        """Every row of the table, if there are others than events made."""
+        self.end_session()
+        if not self._tables.has("state"):
+            return
+        count = self._tables.row_count("state")
+        self._report.count("state_rows", count)
+        if count == self._met:
+            return
+        for key, value in self._tables.rows("state"):
+            where = f"state {key.hex()}"
+            if len(key) < PREFIX_BYTES:
+                self._report.add(where, "key has another size")
+                continue
+            number = U64.unpack(key[:8])[0]
+            if number in self._has_made:
+                continue
+            try:
+                expose(key, value, where)
+            except CorruptionError as error:
+                self._report.add_error(error)
+                continue
+            if number in self._leaving:
+                continue
+            if number in self._strange:
+                self._report.consequences += 1
+                continue
+            session = self._sessions.get(number)
+            if session is None:
+                self._report.add(where, "is of no session")
+            elif not session.row.first or session.row.is_gone:
+                self._report.add(where, "no event made this row", session.origin)
+
+    def _rows(self, number: int) -> list[tuple[bytes, bytes]]:
+        return list(self._tables.rows("state", U64.pack(number)))
+
+
+def _keyed(
+    session: CheckedSession, projection: InlineProjection, changes: Changes
+) -> dict[bytes, bytes | None]:
+    number = session.origin.number
+    return {
+        state_key(number, projection.number, subkey): content for subkey, content in changes.items()
+    }
