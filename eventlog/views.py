@@ -29,6 +29,7 @@ from eventlog.reading import (
     read_positions,
 )
 from eventlog.record import MESSAGE, Factory, Origin, R
+from eventlog.rollup import NEVER
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.tables import ReadTables, SegmentCache
 
@@ -214,7 +215,7 @@ class Views:
             _require_whole(state)
             facts = self._facts_of(state)
             # Others may have sealed more than memory knows.
-            return replace(facts, unsealed_count=max(0, facts.event_count - row.sealed))
+            return self._told(replace(facts, unsealed_count=max(0, facts.event_count - row.sealed)))
 
     def read_session(
         self,
@@ -341,7 +342,7 @@ class Views:
                 if state is not None:
                     _require_whole(state)
                 # As it was when it was put in order, so that a cursor neither skips nor repeats.
-                found.append(replace(facts, last_position=position))
+                found.append(self._told(replace(facts, last_position=position)))
                 if len(found) == count:
                     break
             return found
@@ -365,6 +366,12 @@ class Views:
             state = state_at(tables, record, number)
             return _facts(state.origin, state.row, state)
         return _facts(Origin(number, row.tenant, row.name), row, None)
+
+    def _told(self, facts: SessionFacts) -> SessionFacts:
+        """Facts as they are told: where no roll-ups are recorded, sealing stands for them."""
+        if self._index.roll_ups is NEVER:
+            return replace(facts, since_roll_up=facts.unsealed_count)
+        return facts
 
     def _facts_of(self, state: SessionState) -> SessionFacts:
         with self._index.lock:  # a merge changes several fields

@@ -55,6 +55,68 @@ def test_show_shortens_long_entries_unless_asked_not_to(turnlog: Any, tmp_path: 
     assert "x" * 9000 in turnlog("show", path, "s", "--full").out
 
 
+@pytest.fixture
+def moving(tmp_path: Path) -> Path:
+    """A session whose variables change between its messages."""
+    path = tmp_path / "moving"
+    with Store.open(path) as store:
+        lines = [
+            {"kind": "message", "body": {"role": "user", "content": "Hi"}},
+            {"kind": "variables", "body": {"set": {"mood": "calm", "raw": {"$b64": "AA=="}}}},
+            {"kind": "message", "body": {"role": "user", "content": "No!"}},
+            {"kind": "variables", "body": {"set": {"mood": "angry"}, "delete": ["raw"]}},
+        ]
+        store.load(
+            {"session": "s", "recorded_us": 1_700_000_000_000_000 + number * 1_000_000, **line}
+            for number, line in enumerate(lines)
+        )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("at", "count"),
+    [
+        ("0", 1),
+        ("0000000002", 3),
+        ("3", 4),
+        ("2023-11-14T22:13:21", 2),
+        ("2023-11-14 22:13:21.999Z", 2),
+        ("2023-11-14T23:13:22+01:00", 3),
+        ("2030-01-01", 4),
+    ],
+)
+@pytest.mark.parametrize("verb", ["show", "replay"])
+def test_a_session_as_it_was(turnlog: Any, moving: Path, verb: str, at: str, count: int) -> None:
+    outcome = turnlog(verb, moving, "s", "--at", at, "--json")
+    lines = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [line["sequence"] for line in lines] == list(range(count))
+    text = turnlog(verb, moving, "s", "--at", at).out
+    assert ("1 event" if count == 1 else f"{count} events") in text
+
+
+@pytest.mark.parametrize("verb", ["show", "replay"])
+@pytest.mark.parametrize("at", ["4", "-1", "noon", "2023-11-14T22:13:19", ""])
+def test_a_moment_that_is_none(turnlog: Any, moving: Path, verb: str, at: str) -> None:
+    outcome = turnlog(verb, moving, "s", f"--at={at}")
+    assert outcome.code == ExitCode.USAGE
+    assert outcome.err.startswith("turnlog: ")
+
+
+def test_show_state(turnlog: Any, moving: Path) -> None:
+    shown = turnlog("show", moving, "s", "--state", "--json").out.splitlines()
+    assert [json.loads(line) for line in shown] == [
+        {"key": "mood", "value": "angry", "updated_us": 1_700_000_003_000_000, "sequence": 3}
+    ]
+    shown = turnlog("show", moving, "s", "--state", "--json", "--at", "2").out.splitlines()
+    assert [(each["key"], each["value"]) for each in map(json.loads, shown)] == [
+        ("mood", "calm"),
+        ("raw", {"$b64": "AA=="}),
+    ]
+    text = turnlog("show", moving, "s", "--state").out
+    assert "mood" in text and "angry" in text and "2023-11-14 22:13:23" in text
+    assert "no variables" in turnlog("show", moving, "s", "--state", "--at", "0").err
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
 def test_replay_is_byte_stable(turnlog: Any, calls: Path, options: list[str]) -> None:
     first = turnlog("replay", calls, "call-2", *options)

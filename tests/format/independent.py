@@ -231,6 +231,64 @@ def decode_event(position: int, value: bytes, session: Session) -> Event:
     )
 
 
+def view(records: list[bytes]) -> list[Any]:
+    """The messages that a session's view shows after these records (section 12)."""
+    found: list[Any] = []
+    left: int | None = None
+    is_decided = False
+    for stored in reversed(records):
+        length = struct.unpack_from("<I", stored, 76)[0]
+        marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
+        if not is_decided and stored[74] & 128:
+            is_decided = True
+            left = marks.get(18)
+        if left == 0:
+            break
+        if stored[72] == 1:
+            found.append(unfix(cbor2.loads(stored[80 + length :]), marks.get(12)))
+            left = None if left is None else left - 1
+    return found[::-1]
+
+
+def variables(records: list[bytes]) -> dict[str, Any]:
+    """A session's variables after these records."""
+    found: dict[str, Any] = {}
+    for stored in records:
+        if stored[72] == 67:
+            length = struct.unpack_from("<I", stored, 76)[0]
+            marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
+            body = unfix(cbor2.loads(stored[80 + length :]), marks.get(12))
+            found.update(body.get("set", {}))
+            for key in body.get("delete", []):
+                found.pop(key, None)
+    return found
+
+
+def roll_up(known: Reader, session: Session) -> tuple[int, dict[int, int]]:
+    """Flags and extension of one more message's record, as section 6.6 asks for."""
+    if known.version == 1:
+        return 0, {}
+    own = {} if session.opening is None else unfix(cbor2.loads(session.opening[0]), None)
+    options = {**known.options, **own}
+    since = shown = 1
+    kept = False
+    for stored in session.records:
+        if stored[72] == 1:
+            since, shown = since + 1, shown + 1
+        if stored[74] & 128:
+            since = 1
+            length = struct.unpack_from("<I", stored, 76)[0]
+            marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
+            if 18 in marks:
+                kept, shown = True, marks[18] + 1
+    if since < options["snapshot_frequency"]:
+        return 0, {}
+    most = options["max_messages"]
+    if most is not None and shown > most:
+        kept, shown = True, most
+    return 128, {18: shown} if kept else {}
+
+
 def decode_columns(content: bytes, count: int, width: int) -> list[list[int]]:
     """Undo the shuffle: plane b of word w holds that byte of all rows."""
     rows = []
@@ -679,6 +737,8 @@ def _append(
         if stored[72] < 64:
             head = struct.unpack_from("<Q", stored, 16)[0]
     role = ROLES.get(body.get("role"), 0)
+    flags, marks = roll_up(known, found)
+    extension = cbor2.dumps(marks) if marks else b""
     rest = struct.pack(
         "<QQQQqQQIIBBHI",
         found.number,
@@ -692,9 +752,10 @@ def _append(
         0,
         1,
         role,
-        2 | 4 | (0 if role in (4, 6) else 1),
-        0,
-    ) + cbor2.dumps(body)
+        2 | 4 | (0 if role in (4, 6) else 1) | flags,
+        len(extension),
+    )
+    rest += extension + cbor2.dumps(body)
     key = be(position)
     stored = xxhash.xxh3_64_digest(key + rest) + rest
     txn.put(key, stored, db=table(hot_table(position)), append=True)

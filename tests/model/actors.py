@@ -26,6 +26,7 @@ from engine import Ack, Event, Session, SessionInfo, Store, Tenant
 from eventlog.errors import TurnlogError
 from tests.model.model import (
     Append,
+    At,
     Batch,
     Create,
     Events,
@@ -42,7 +43,10 @@ from tests.model.model import (
     Queued,
     Read,
     Refused,
+    RollUp,
     Sessions,
+    State,
+    Update,
     exact,
 )
 from tests.model.staging import HANG_S, REPOSITORY
@@ -80,6 +84,21 @@ def _perform(store: Store, op: Op) -> Any:
         case Load():
             result = store.tenant(op.tenant).load(op.lines, piece_events=op.piece_events)
             return result.loaded, result.skipped
+        case Update():
+            session = _session(store, op)
+            return placed(session.update_state(op.changes, delete=op.delete).result(HANG_S))
+        case RollUp():
+            return placed(_session(store, op).roll_up().result(HANG_S))
+        case State():
+            session = _session(store, op)
+            found = [(each.key, exact(each.value), each.sequence) for each in session.variables()]
+            state = session.state
+            assert [(key, exact(value)) for key, value in state.items()] == [
+                each[:2] for each in found
+            ]
+            return found
+        case At():
+            return _at(_session(store, op), op.sequence)
         case History():
             return [exact(body) for body in _session(store, op).history(op.limit)]
         case Events():
@@ -100,6 +119,20 @@ def _perform(store: Store, op: Op) -> Any:
             return _follow(store, op)
         case Everything():
             return everything(store)
+
+
+def _at(session: Session, sequence: int | None) -> Any:
+    past: Any = session
+    info = session.info()
+    if sequence is not None:
+        past = session.at(sequence)
+        info = past.info()
+    elif info is None:
+        return Refused("SessionNotFoundError")
+    assert info is not None
+    history = [exact(body) for body in past.history()]
+    assert [exact(body) for body in past.history(2)] == history[-2:]
+    return exact(past.state), history, info.message_count, info.head, info.loose_count
 
 
 def _session(store: Store, op: Any) -> Session:
@@ -228,6 +261,7 @@ def everything(store: Store) -> dict[str, Any]:
         "read": read,
         "events": {name: _perform(store, Events(*name)) for name in names},
         "history": {name: _perform(store, History(*name)) for name in names},
+        "state": {name: _perform(store, State(*name)) for name in names},
         "last": {name: _perform(store, History(*name, limit=3)) for name in names},
         "info": {name: _perform(store, Info(*name)) for name in names},
         "sessions": {tenant: _perform(store, Sessions(tenant)) for tenant in tenants},

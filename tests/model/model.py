@@ -15,6 +15,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+CONTROLS = ("open", "variables", "roll_up")
+
 Exact = Any  # what ``exact`` gives, and tuples of plain values that hold such
 
 
@@ -107,6 +109,41 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """``update_state``."""
+
+    tenant: str
+    session: str
+    changes: dict[str, Any]
+    delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RollUp:
+    """``roll_up``."""
+
+    tenant: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``state`` and ``variables``."""
+
+    tenant: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """``at``: the session after an event, and how many messages are loose; None means now."""
+
+    tenant: str
+    session: str
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """``history``."""
 
@@ -182,6 +219,10 @@ Op = (
     | Batch
     | Queued
     | Load
+    | Update
+    | RollUp
+    | State
+    | At
     | History
     | Events
     | OneEvent
@@ -257,6 +298,7 @@ class Kept:
     parent: int | None
     new: New
     opening: dict[str, Any] | None = None
+    rolls_up: bool = False
     _facts: Exact = None
 
     @property
@@ -309,12 +351,42 @@ class ModelSession:
     @property
     def head(self) -> int:
         """Sequence of the newest event that is no control event, -1 without one."""
-        public = [kept.sequence for kept in self.events[-1:] if kept.new.kind != "open"]
-        return public[0] if public else -1
+        return self.head_at(len(self.events) - 1)
+
+    def head_at(self, sequence: int) -> int:
+        """The head after an event."""
+        while sequence >= 0 and self.events[sequence].new.kind in CONTROLS:
+            sequence -= 1
+        return sequence
 
     def messages(self) -> list[Kept]:
         """Events of kind message."""
         return [kept for kept in self.events if kept.new.kind == "message"]
+
+    def view(self, sequence: int, max_messages: int | None) -> tuple[list[Kept], int]:
+        """The messages shown after an event, and how many came since the last roll-up."""
+        shown: list[Kept] = []
+        loose = 0
+        for kept in self.events[: sequence + 1]:
+            if kept.new.kind == "message":
+                shown.append(kept)
+                loose += 1
+            if kept.rolls_up:
+                loose = 0
+                if max_messages is not None:
+                    del shown[:-max_messages]
+        return shown, loose
+
+    def variables(self, sequence: int) -> dict[str, tuple[Any, int]]:
+        """Value and sequence of each variable after an event."""
+        found: dict[str, tuple[Any, int]] = {}
+        for kept in self.events[: sequence + 1]:
+            if kept.new.kind == "variables":
+                for key, value in kept.new.body.get("set", {}).items():
+                    found[key] = (value, kept.sequence)
+                for key in kept.new.body.get("delete", []):
+                    found.pop(key, None)
+        return dict(sorted(found.items()))
 
     def info(self) -> Exact:
         """Comparable with ``actors.info_facts``."""
@@ -336,9 +408,17 @@ class ModelSession:
 
 
 class ModelStore:
-    """A whole store."""
+    """A whole store.
 
-    def __init__(self) -> None:
+    Args:
+        frequency: Messages that make a roll-up due.
+        max_messages: Messages that a view keeps then.
+    """
+
+    def __init__(self, frequency: int = 25, max_messages: int | None = None) -> None:
+        self.frequency = frequency
+        self.max_messages = max_messages
+        self._loose: dict[int, int] = {}  # by session number
         self.log: list[Kept] = []
         self.sessions: dict[tuple[str, str], ModelSession] = {}
         self.ids: dict[tuple[str, str], Kept] = {}
@@ -362,6 +442,10 @@ class ModelStore:
                 return self.queued(op)
             case Load():
                 return self.load(op)
+            case Update():
+                return self.update(op)
+            case RollUp():
+                return self.roll_up(op)
             case Everything():
                 return self.everything()
             case _:
@@ -390,6 +474,7 @@ class ModelStore:
             return repeated
         session = self._open(op.tenant, op.session, op.opening)
         kept = [self._keep(session, new) for new in op.events]
+        self._end(session)
         placed = Placed(kept[0].sequence, kept[-1].sequence, kept[-1].position, kept[-1].event_id)
         if op.key is not None:
             session.keys[op.key] = (digest, placed)
@@ -430,6 +515,7 @@ class ModelStore:
             return Placed(0, last.sequence, last.position, number, True)
         session = self._open(op.tenant, op.session, op.opening)
         kept = self._keep(session, New(None, kind="open"))
+        self._end(session)
         return Placed(0, 0, kept.position, kept.event_id)
 
     def batch(self, op: Batch) -> Placed | Refused:
@@ -439,11 +525,12 @@ class ModelStore:
             head = -1 if session is None else session.head
             if share.expected_head is not None and share.expected_head != head:
                 return Refused("AppendConflictError")
-        kept = [
-            self._keep(self._open(op.tenant, share.session, Opening()), new)
-            for share in op.shares
-            for new in share.events
-        ]
+        kept = []
+        for share in op.shares:
+            if share.events:
+                session = self._open(op.tenant, share.session, Opening())
+                kept += [self._keep(session, new) for new in share.events]
+                self._end(session)
         last = kept[-1]
         return Placed(kept[0].sequence, last.sequence, last.position, last.event_id)
 
@@ -454,7 +541,7 @@ class ModelStore:
         return answers, refused[0] if refused else self.last_position
 
     def load(self, op: Load) -> Any:
-        """See ``Load``; the lines must be whole, in order and of one tenant."""
+        """See ``Load``; the lines must be whole, in order and of one session."""
         loaded = skipped = 0
         for line in op.lines:
             name = (op.tenant, line["session"])
@@ -468,9 +555,38 @@ class ModelStore:
                 if field in New.__slots__
             }
             session = self._open(*name, Opening(**unescape(line.get("opening", {}))))
-            self._keep(session, New(**{"body": None, **given}))
+            kept = self._keep(session, New(**{"body": None, **given}))
             loaded += 1
+            if loaded % op.piece_events == 0 or line is op.lines[-1]:
+                self._end(session, forced=kept.new.kind == "roll_up")
         return loaded, skipped
+
+    def update(self, op: Update) -> Placed:
+        """See ``Update``."""
+        body: dict[str, Any] = {}
+        if op.changes:
+            body["set"] = op.changes
+        if op.delete:
+            body["delete"] = list(op.delete)
+        session = self._open(op.tenant, op.session, Opening())
+        kept = self._keep(session, New(body, kind="variables"))
+        self._end(session)
+        return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
+
+    def roll_up(self, op: RollUp) -> Placed:
+        """See ``RollUp``."""
+        session = self.sessions.get((op.tenant, op.session))
+        if session is None:
+            return Placed(-1, -1, 0, "")
+        kept = self._keep(session, New(None, kind="roll_up"))
+        self._end(session, forced=True)
+        return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
+
+    def _end(self, session: ModelSession, *, forced: bool = False) -> None:
+        """An append is whole."""
+        if forced or self._loose.get(session.number, 0) >= self.frequency:
+            session.events[-1].rolls_up = True
+            self._loose[session.number] = 0
 
     def _open(self, tenant: str, name: str, opening: Opening) -> ModelSession:
         session = self.sessions.get((tenant, name))
@@ -484,7 +600,9 @@ class ModelStore:
     def _keep(self, session: ModelSession, new: New) -> Kept:
         sequence = len(session.events)
         head = session.head
-        is_control = new.kind == "open"
+        is_control = new.kind in CONTROLS
+        if new.kind == "message":
+            self._loose[session.number] = self._loose.get(session.number, 0) + 1
         kept = Kept(
             session,
             sequence,
@@ -519,12 +637,14 @@ class ModelStore:
                     key=lambda each: -each.events[-1].position,
                 )
                 return [each.info() for each in found_sessions]
-        assert isinstance(op, (History, Events, OneEvent, Info, Follow))
+        assert isinstance(op, (History, Events, OneEvent, Info, Follow, State, At))
         session = self.sessions.get((op.tenant, op.session or ""))
         events = [] if session is None else session.events
         match op:
             case History():
-                messages = [] if session is None else session.messages()
+                messages = []
+                if session is not None:
+                    messages, _ = session.view(len(events) - 1, self.max_messages)
                 if op.limit is not None:
                     messages = messages[max(0, len(messages) - op.limit) :]
                 return [exact(kept.new.body) for kept in messages]
@@ -535,6 +655,14 @@ class ModelStore:
                     for kept in events[op.first : stop]
                     if op.kinds is None or kept.new.kind in op.kinds
                 ]
+            case State():
+                found_variables = {} if session is None else session.variables(len(events) - 1)
+                return [
+                    (key, exact(value), sequence)
+                    for key, (value, sequence) in found_variables.items()
+                ]
+            case At():
+                return self._at(session, op.sequence)
             case OneEvent():
                 if session is None:
                     return Refused("SessionNotFoundError")
@@ -549,6 +677,23 @@ class ModelStore:
             case Follow():
                 return [kept.facts() for kept in events[op.after + 1 :][: op.count]]
 
+    def _at(self, session: ModelSession | None, sequence: int | None) -> Any:
+        if session is None:
+            return Refused("SessionNotFoundError")
+        if sequence is None:
+            sequence = len(session.events) - 1
+        if sequence >= len(session.events):
+            return Refused("UsageError")
+        shown, loose = session.view(sequence, self.max_messages)
+        head = session.head_at(sequence)
+        return (
+            exact({key: value for key, (value, _) in session.variables(sequence).items()}),
+            [exact(kept.new.body) for kept in shown],
+            sum([kept.new.kind == "message" for kept in session.events[: sequence + 1]]),
+            None if head < 0 else head,
+            loose,
+        )
+
     def _scoped(self, tenant: str, after: int) -> list[Kept]:
         return [kept for kept in self.log[after:] if tenant in ("", kept.session.tenant)]
 
@@ -561,6 +706,7 @@ class ModelStore:
             "read": self.look(Read("")),
             "events": {name: self.look(Events(*name)) for name in names},
             "history": {name: self.look(History(*name)) for name in names},
+            "state": {name: self.look(State(*name)) for name in names},
             "last": {name: self.look(History(*name, limit=3)) for name in names},
             "info": {name: self.look(Info(*name)) for name in names},
             "sessions": {tenant: self.look(Sessions(tenant)) for tenant in self.tenants},
@@ -578,7 +724,9 @@ class ModelStore:
 
     def learn(self, tenant: str, session: str, new: New) -> None:
         """Take in an event that a store has, where only the store could know the order."""
-        self._keep(self._open(tenant, session, Opening()), new)
+        found = self._open(tenant, session, Opening())
+        self._keep(found, new)
+        self._end(found)
 
 
 def _comparable(new: New) -> New:

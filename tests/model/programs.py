@@ -28,6 +28,8 @@ from tests.model.model import (
     Read,
     Sessions,
     Share,
+    State,
+    Update,
     line_of,
 )
 
@@ -54,6 +56,7 @@ KINDS = ("event", "summary", "label", "custom", "interruption", "tool:call", "é
 KEYS = ("k", "K", "k\x00", "😀" * 256)
 IDS = ("e1", "E1", "e:1", "1.0000000000x")
 USERS = (None, "u", "u7")
+VARIABLES = ("mood", "mood.now", "m\x00", "é", "😀" * 128)
 
 SPECIAL_BODIES: tuple[dict[str, Any], ...] = (
     {},
@@ -108,6 +111,7 @@ marked_events = st.builds(
     request_id=st.sampled_from([None, "q"]),
 )
 named_events = st.builds(New, messages, id=st.sampled_from(IDS))
+variable_names = st.sampled_from(VARIABLES)
 other_events = st.builds(New, values, kind=st.sampled_from(KINDS))
 groups = st.one_of(  # what one append may hold
     st.tuples(
@@ -162,7 +166,7 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
     tenant, name = random.choice(TENANTS), random.choice(NAMES)
     session = model.sessions.get((tenant, name))
     head = -1 if session is None else session.head
-    match random.randrange(14):
+    match random.randrange(16):
         case 0 | 1 | 2 | 3:
             return Append(
                 tenant,
@@ -213,8 +217,12 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
             return Sessions(tenant, random.choice([1, 2, 50]), random.choice(USERS))
         case 13 if session is not None:
             return Follow(tenant, name, -1, min(len(session.events), 2_200))
+        case 14 | 15:
+            keys = random.sample(VARIABLES, 3)
+            value = random.choice([*SPECIAL_BODIES, None, number])
+            return Update(tenant, name, {keys[0]: value, keys[1]: number}, (keys[2],))
     last: list[Op] = [Info(tenant, name), OneEvent(tenant, name, random.randrange(5))]
-    return random.choice(last)
+    return random.choice([*last, State(tenant, name)])
 
 
 def _events(random: Random, number: int) -> tuple[New, ...]:

@@ -32,6 +32,7 @@ from engine import Store
 from tests.model.actors import Worker, Workers, event_facts, perform
 from tests.model.model import (
     Append,
+    At,
     Batch,
     Create,
     Events,
@@ -48,8 +49,11 @@ from tests.model.model import (
     Queued,
     Read,
     Refused,
+    RollUp,
     Sessions,
     Share,
+    State,
+    Update,
     exact,
     line_of,
 )
@@ -65,6 +69,8 @@ from tests.model.programs import (
     other_events,
     plain_events,
     tenants,
+    values,
+    variable_names,
 )
 from tests.model.staging import in_threads
 
@@ -80,12 +86,16 @@ counts = st.integers(0, 2**16)
 class Side:
     """One store under test, its model, and everybody who has it open."""
 
-    def __init__(self, path: Path, workers: Workers, frequency: int) -> None:
+    def __init__(
+        self, path: Path, workers: Workers, frequency: int, max_messages: int | None
+    ) -> None:
         self.path = path
-        self.model = ModelStore()
+        self.model = ModelStore(frequency, max_messages)
         self.past: list[Append] = []
         self._workers = workers
-        self._handles: dict[str, Store] = {"here": Store.open(path, snapshot_frequency=frequency)}
+        self._handles: dict[str, Store] = {
+            "here": Store.open(path, snapshot_frequency=frequency, max_messages=max_messages)
+        }
         self.worker: Worker | None = None
 
     def handle(self, actor: str) -> Store:
@@ -173,13 +183,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     workers: ClassVar[Workers]
 
-    @initialize(frequencies=st.tuples(*[st.sampled_from([1, 2, 25])] * 2))
-    def open(self, frequencies: tuple[int, int]) -> None:
+    @initialize(
+        frequencies=st.tuples(*[st.sampled_from([1, 2, 25])] * 2),
+        kept=st.tuples(*[st.sampled_from([None, 1, 5, 40])] * 2),
+    )
+    def open(self, frequencies: tuple[int, int], kept: tuple[int | None, int | None]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="turnlog-model-"))
         self.marks = 0
         self.sides = [
-            Side(self.folder / str(number), self.workers, frequency)
-            for number, frequency in enumerate(frequencies)
+            Side(self.folder / str(number), self.workers, frequency, max_messages)
+            for number, (frequency, max_messages) in enumerate(zip(frequencies, kept, strict=True))
         ]
 
     def teardown(self) -> None:
@@ -342,7 +355,45 @@ class StoreMachine(RuleBasedStateMachine):
             self.marks += 1
             it.check(actor, Append(tenant, name, flood(count, self.marks)))
 
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        name=names,
+        changes=st.dictionaries(variable_names, values, max_size=3),
+        deleted=st.sets(variable_names, max_size=2),
+    )
+    def update_state(
+        self,
+        side: int,
+        actor: str,
+        tenant: str,
+        name: str,
+        changes: dict[str, Any],
+        deleted: set[str],
+    ) -> None:
+        delete = tuple(sorted(deleted - changes.keys()))
+        self.sides[side].check(actor, Update(tenant, name, changes, delete))
+
+    @rule(side=sides, actor=actors, tenant=tenants, name=names)
+    def roll_up(self, side: int, actor: str, tenant: str, name: str) -> None:
+        self.sides[side].check(actor, RollUp(tenant, name))
+
     # Reading
+
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        name=names,
+        sequences=st.lists(st.none() | st.integers(0, 30) | st.integers(0, 3_000), max_size=4),
+    )
+    def state_and_time(
+        self, side: int, actor: str, tenant: str, name: str, sequences: list[int | None]
+    ) -> None:
+        self.sides[side].check(actor, State(tenant, name))
+        for sequence in sequences:
+            self.sides[side].check(actor, At(tenant, name, sequence))
 
     @rule(
         side=sides,
@@ -361,7 +412,10 @@ class StoreMachine(RuleBasedStateMachine):
         name=names,
         first=st.integers(0, 30) | st.integers(0, 3_000),
         size=st.none() | st.integers(0, 30),
-        kinds=st.none() | st.sampled_from([("message",), ("label", "custom"), (), ("open",)]),
+        kinds=st.none()
+        | st.sampled_from(
+            [("message",), ("label", "custom"), (), ("open",), ("variables", "roll_up")]
+        ),
     )
     def events(
         self,
@@ -520,7 +574,8 @@ class StoreMachine(RuleBasedStateMachine):
                     count = 0 if info is None else info.event_count
                     assert count >= seen.get(name, 0), "a reader went back in time"
                     assert info is None or count > info.message_count - 1 >= -1
-                    assert len(history) >= min(50, 0 if info is None else info.message_count)
+                    least = min(it.model.max_messages or 50, 50)
+                    assert len(history) >= min(least, 0 if info is None else info.message_count)
                     seen[name] = count
 
         calls: list[Callable[[], Any]] = [

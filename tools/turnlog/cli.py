@@ -151,6 +151,14 @@ AnyTenantName = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
 ]
+Moment = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="SEQUENCE|TIME",
+        help="As it was after this event, or at this time (UTC); without it, as it is.",
+    ),
+]
 
 
 def _version(asked: bool) -> None:
@@ -275,6 +283,7 @@ def export(
     epilog=example(
         "turnlog replay calls.turnlog call-42",
         "turnlog replay calls.turnlog call-42 --speed 1",
+        "turnlog replay calls.turnlog call-42 --at 2026-01-31T12:00:00",
     ),
 )
 def replay(
@@ -289,6 +298,7 @@ def replay(
     limit: Annotated[
         int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after N events.")
     ] = None,
+    at: Moment = None,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -300,7 +310,9 @@ def replay(
     from turnlog.verbs import replay_session
 
     leave(
-        replay_session.run(store, session, speed=speed, limit=limit, tenant=tenant, as_json=as_json)
+        replay_session.run(
+            store, session, speed=speed, limit=limit, at=at, tenant=tenant, as_json=as_json
+        )
     )
 
 
@@ -308,6 +320,7 @@ def replay(
     cls=Verb,
     epilog=example(
         "turnlog show calls.turnlog call-42 --limit 20",
+        "turnlog show calls.turnlog call-42 --at 12 --state",
         "turnlog show calls.turnlog -- -odd-name",
     ),
 )
@@ -318,13 +331,31 @@ def show(
         int | None, typer.Option("--limit", min=0, metavar="N", help="Only the last N events.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
+    at: Moment = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show its variables instead of its events.")
+    ] = False,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show a session as a transcript."""
+    """Show a session as a transcript, or what its variables are.
+
+    With --at, the session as it was after an event or at a time.
+    """
     from turnlog.verbs import show_session
 
-    leave(show_session.run(store, session, limit=limit, full=full, tenant=tenant, as_json=as_json))
+    leave(
+        show_session.run(
+            store,
+            session,
+            limit=limit,
+            full=full,
+            at=at,
+            variables=state,
+            tenant=tenant,
+            as_json=as_json,
+        )
+    )
 
 
 @app.command(

@@ -159,9 +159,9 @@ def _words(event: Event) -> tuple[str, str, str]:
         words = [first] if type(first) is str else []
         if first is not None and not words:
             fields["type"] = first
-        words += [f"{key}={_value_text(item)}" for key, item in fields.items()]
+        words += [f"{key}={value_text(item)}" for key, item in fields.items()]
         return event.kind, "dim", " ".join(words)
-    return event.kind, "dim", _value_text(body)
+    return event.kind, "dim", value_text(body)
 
 
 def _message_text(body: dict[str, Any]) -> str:
@@ -187,7 +187,7 @@ def _content_text(content: object) -> str:
         return ""
     if type(content) is list:
         return " ".join(_block_text(item) for item in content)
-    return _value_text(content)
+    return value_text(content)
 
 
 def _block_text(item: object) -> str:
@@ -195,7 +195,7 @@ def _block_text(item: object) -> str:
         text: str = item["text"]
         rest = {key: value for key, value in item.items() if key not in ("type", "text")}
         return f"{text} {_json_text(rest)}" if rest else text
-    return _value_text(item)
+    return value_text(item)
 
 
 def _call_text(call: object) -> str:
@@ -203,11 +203,12 @@ def _call_text(call: object) -> str:
     if type(function) is dict and type(function.get("name")) is str:
         assert type(call) is dict
         arguments = function.get("arguments", "")
-        return f"→ {function['name']}({_value_text(arguments)}) {_value_text(call.get('id', ''))}"
+        return f"→ {function['name']}({value_text(arguments)}) {value_text(call.get('id', ''))}"
     return f"→ {_json_text(call)}"
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A value in a line of text: text as it is, anything else as JSON."""
     if type(value) is str:
         return value
     if type(value) is bytes:

@@ -11,18 +11,26 @@ from engine import Event
 from engine.export import encode_line, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
+from turnlog.moments import moment_of
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import FIRST_EVENTS, Timeline, entry, heading, offset_text
 
 
 def run(
-    path: Path, name: str, *, speed: float, limit: int | None, tenant: str, as_json: bool
+    path: Path,
+    name: str,
+    *,
+    speed: float,
+    limit: int | None,
+    at: str | None,
+    tenant: str,
+    as_json: bool,
 ) -> ExitCode:
     """Write the session's events in order, waiting between them when a speed is given."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
         session = existing_session(store, tenant, name)
-        info = session.info()
+        info = session.info() if at is None else moment_of(session, at).info()
         assert info is not None
         timeline = Timeline(islice(session.events(), FIRST_EVENTS))
         if not as_json:

@@ -1,26 +1,49 @@
-"""``turnlog show``: a session as a transcript."""
+"""``turnlog show``: a session as a transcript, or what its variables are."""
 
 from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
 
-from engine import Session
-from engine.export import line_mapping
+from engine import Session, Variable
+from engine.export import escape, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
+from turnlog.moments import moment_of
 from turnlog.stores import existing_session, open_to_read
-from turnlog.transcript import CLIP_CHARS, FIRST_EVENTS, Timeline, entry, heading, time_text
+from turnlog.transcript import (
+    CLIP_CHARS,
+    FIRST_EVENTS,
+    Timeline,
+    entry,
+    heading,
+    time_text,
+    value_text,
+)
+
+_HEADER = ("VARIABLE", "SEQUENCE", "SET (UTC)", "VALUE")
 
 
 def run(
-    path: Path, name: str, *, limit: int | None, full: bool, tenant: str, as_json: bool
+    path: Path,
+    name: str,
+    *,
+    limit: int | None,
+    full: bool,
+    at: str | None,
+    variables: bool,
+    tenant: str,
+    as_json: bool,
 ) -> ExitCode:
-    """Write the last ``limit`` events of a session, or all of them."""
+    """Write the last ``limit`` events of a session, or all of them; or its variables."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
         session = existing_session(store, tenant, name)
-        info = session.info()
+        moment = None if at is None else moment_of(session, at)
+        if variables:
+            _show_variables(screen, (session if moment is None else moment).variables(), as_json)
+            return ExitCode.OK
+        info = session.info() if moment is None else moment.info()
         assert info is not None
         first = 0 if limit is None else max(0, info.last_sequence + 1 - limit)
         events = session.events(first=first, last=info.last_sequence)
@@ -39,6 +62,32 @@ def run(
             clip = None if full else CLIP_CHARS
             screen.line(*entry(event, timeline.offset_us(event), clip=clip))
     return ExitCode.OK
+
+
+def _show_variables(screen: terminal.Screen, found: list[Variable], as_json: bool) -> None:
+    if as_json:
+        for each in found:
+            screen.data(
+                {
+                    "key": each.key,
+                    "value": escape(each.value),
+                    "updated_us": each.updated_us,
+                    "sequence": each.sequence,
+                }
+            )
+        return
+    rows = [
+        (
+            terminal.quote(each.key),
+            f"{each.sequence}",
+            time_text(each.updated_us),
+            terminal.clipped(value_text(each.value)),
+        )
+        for each in found
+    ]
+    screen.table(_HEADER, rows, right=frozenset({1}))
+    if not rows:
+        terminal.note("no variables")
 
 
 def _time_before(session: Session, stop: int) -> int | None:

@@ -1,0 +1,99 @@
+"""Check of variables and roll-ups: each wrong row is one finding, and reads do not believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import CorruptionError, Store
+from engine.variables import PROJECTION, StoredVariable, subkey_of
+from eventlog.inline import state_key
+from eventlog.rows import SessionRow, protect
+from tests.damaged_store import flipped, opened, put
+
+SESSION = 1
+KEY = state_key(SESSION, PROJECTION, subkey_of("a"))
+
+
+@pytest.fixture
+def path(store_path: Path) -> Path:
+    """A store whose first session is sealed: variables a, b and c, and a trimmed view."""
+    with Store.open(store_path, snapshot_frequency=2, max_messages=3) as store:
+        call = store.session("s")
+        call.update_state({"a": 1, "b": [2], "gone": 0})
+        for number in range(9):
+            call.append({"n": number})
+        call.update_state({"c": None}, delete=["gone"])
+        other = store.session("other")
+        for number in range(4):
+            other.append({"n": number})
+        store.flush()
+        info = call.info()
+        assert info is not None and info.unsealed_count == 0
+        assert store.check().ok
+    return store_path
+
+
+def get(path: Path, table: str, key: bytes) -> bytes:
+    with opened(path) as (transaction, handles):
+        value = transaction.get(key, db=handles[table])
+    assert value is not None
+    return bytes(value)
+
+
+def variable(key: str, value: bytes, sequence: int = 0, session: int = SESSION) -> tuple[Any, ...]:
+    stored = StoredVariable(key, 7, sequence, value, None)
+    at = state_key(session, PROJECTION, subkey_of(key))
+    return "state", at, protect(at, stored.content())
+
+
+CHANGES: dict[str, Callable[[Path], tuple[Any, ...]]] = {
+    "row is missing": lambda path: ("state", KEY, None),
+    "checksum does not match": lambda path: ("state", KEY, flipped(get(path, "state", KEY))),
+    "is not what the events say": lambda path: variable("a", b"\x02"),
+    "no event made this row": lambda path: variable("stranger", b"\x02"),
+    "no event made this row of a session without any": lambda path: variable("a", b"\x02", 0, 2),
+    "is of no session": lambda path: variable("a", b"\x02", 0, 99),
+    "key has another size": lambda path: ("state", b"\0" * 8, protect(b"\0" * 8, b"x")),
+}
+
+
+@pytest.mark.parametrize("what", list(CHANGES))
+def test_a_wrong_row_is_one_finding(path: Path, what: str) -> None:
+    put(path, CHANGES[what](path))
+    with Store.open(path) as store:
+        report = store.check()
+    assert [finding.message for finding in report.findings] == [
+        what.removesuffix(" of a session without any")
+    ]
+    assert report.findings[0].where.startswith("state ")
+
+
+def test_a_damaged_row_is_no_state(path: Path) -> None:
+    put(path, CHANGES["checksum does not match"](path))
+    with Store.open(path) as store:
+        call = store.session("s")
+        with pytest.raises(CorruptionError):
+            call.state  # noqa: B018
+        with pytest.raises(CorruptionError):
+            call.variables()
+        assert call.at(3).state == {"a": 1, "b": [2], "gone": 0}  # folded from the events
+        assert len(call.history()) == 4
+        call.update_state({"a": 2}).result(10)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"since_roll_up": 0}, {"since_roll_up": 9}, {"trimmed": 4}, {"trimmed": 0}], ids=str
+)
+def test_a_session_s_row_says_what_rolled_up(path: Path, changes: dict[str, int]) -> None:
+    key = SESSION.to_bytes(8, "big")
+    row = SessionRow.decode(key, get(path, "session", key))
+    assert (row.since_roll_up, row.trimmed, row.messages) == (1, 5, 9)
+    put(path, ("session", key, replace(row, **changes, details=b"").encode(key)))  # type: ignore[arg-type]
+    with Store.open(path) as store:
+        [finding] = store.check().findings
+    assert next(iter(changes)) in finding.message

@@ -1,0 +1,37 @@
+"""``--at``: a moment of a session, named by a sequence or by a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from engine import Session, SessionAt
+from eventlog.errors import UsageError
+from turnlog import terminal
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_of(session: Session, at: str) -> SessionAt:
+    """The session as it was.
+
+    Args:
+        session: The session.
+        at: A sequence, or a date and time in ISO 8601, of UTC if it names no other zone.
+
+    Raises:
+        UsageError: Neither, or the session has no such event.
+        TrimmedError: The events of that time were purged.
+    """
+    if at.isascii() and at.isdigit():
+        return session.at(int(at))
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError as error:
+        raise UsageError(
+            f"--at {terminal.quote(at)} is neither a sequence nor a date and time",
+            hint="Give a sequence like 12, or a time like 2026-01-31T12:00:00 (UTC).",
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return session.at(time_us=(moment - _EPOCH) // timedelta(microseconds=1))
