@@ -33,7 +33,9 @@ def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     recount = Recount(log.cache, log.writer.pause, progress)
     log.writer.run(recount)
     for role in REBUILT:
-        log.writer.run(Rebuild(role, log.cache, log.writer.pause, progress))
+        log.writer.run(
+            Rebuild(role, log.cache, log.writer.pause, progress, projections=log.projections)
+        )
     keys = Recount(log.cache, log.writer.pause, progress, keys=True)
     log.writer.run(keys)
     with log.views.transaction() as tables:

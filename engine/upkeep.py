@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engine.projections import PROJECTIONS
 from eventlog.arguments import callback, flag, folder
 from eventlog.backup import BackupReport
 from eventlog.backup import backup as backup_of
@@ -33,6 +34,7 @@ class Upkeep:
     _log: Log
     _closed: bool
     _on_pool: Callable[..., Awaitable[Any]]
+    _require_version: Callable[[int, str], None]
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -61,7 +63,13 @@ class Upkeep:
         flag(check, "check")
         callback(progress, "progress")
         self._refuse_closed()
-        return backup_of(self._log.environment, where, check=check, progress=progress)
+        return backup_of(
+            self._log.environment,
+            where,
+            check=check,
+            projections=self._log.projections,
+            progress=progress,
+        )
 
     async def backup_async(
         self, path: str | Path, *, check: bool = False, progress: Progress | None = None
@@ -106,7 +114,12 @@ class Upkeep:
         flag(allow_network, "allow_network")
         callback(progress, "progress")
         return restore_store(
-            source, target, check=check, allow_network=allow_network, progress=progress
+            source,
+            target,
+            check=check,
+            projections=PROJECTIONS,
+            allow_network=allow_network,
+            progress=progress,
         )
 
     @staticmethod
@@ -172,7 +185,8 @@ class Upkeep:
     ) -> dict[str, Any]:
         """Change options that are stored in the store, and tell all of them.
 
-        Other processes that have it open follow with the next commit that they see.
+        Other processes that have it open follow with the next commit that they see. What was
+        rolled up before stays as it was.
 
         Args:
             snapshot_frequency: See ``open``.
@@ -182,6 +196,7 @@ class Upkeep:
         Raises:
             UsageError: A value makes no sense; nothing was changed.
             ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
+            FormatVersionError: ``max_messages`` in a store of format version 1.
         """
         given = {
             "snapshot_frequency": snapshot_frequency,
@@ -190,6 +205,8 @@ class Upkeep:
         }
         changes = {name: value for name, value in given.items() if value is not UNCHANGED}
         self._refuse_closed()
+        if changes.get("max_messages") is not None:
+            self._require_version(2, "trimmed views")
         if changes:
             self._log.configure(changes)
         return self._log.stored_options()

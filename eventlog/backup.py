@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from eventlog.check import check as check_log
 from eventlog.environment import Environment
 from eventlog.errors import BusyError, CorruptionError
 from eventlog.failpoints import fp
+from eventlog.inline import InlineProjection
 from eventlog.limits import COPY_STARTS_MAX, MAP_BYTES_MIN
 from eventlog.log import Log
 from eventlog.mapping import Mapped, Mapping
@@ -66,6 +67,7 @@ def backup(
     path: Path,
     *,
     check: bool = False,
+    projections: Sequence[InlineProjection] = (),
     progress: Progress | None = None,
     files: Files = FILES,
     clock: Clock = CLOCK,
@@ -79,6 +81,7 @@ def backup(
         environment: The store's; may be read-only.
         path: Where nothing is yet; its folder exists.
         check: Read every row of the copy too, as ``check`` does.
+        projections: Those that its rows were made by; ``check`` needs them.
         progress: Called with the bytes copied and the bytes in all; on this thread.
         files: Calls to the file system.
         clock: Times.
@@ -100,7 +103,7 @@ def backup(
         write_marker(folder, kept | dict(zip(BACKUP_KEYS, facts, strict=True)), files)
         verify_copy(folder, tuple(environment.db), record)
         if check:
-            check_copy(folder)
+            check_copy(folder, projections)
     return BackupReport(
         path=target,
         store_id=store_id,
@@ -159,13 +162,24 @@ def verify_copy(folder: Path, tables: tuple[str, ...], record: CommitRecord) -> 
         )
 
 
-def check_copy(folder: Path) -> None:
+def check_copy(folder: Path, projections: Sequence[InlineProjection]) -> None:
     """Read every row of a copy that nobody else knows of.
+
+    Args:
+        folder: The copy.
+        projections: Those that its rows were made by.
 
     Raises:
         CorruptionError: There are findings.
     """
-    log = Log.open(folder, create_new=False, read_only=True, allow_network=True, private=True)
+    log = Log.open(
+        folder,
+        projections=projections,
+        create_new=False,
+        read_only=True,
+        allow_network=True,
+        private=True,
+    )
     try:
         report = check_log(log)
     finally:

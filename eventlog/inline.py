@@ -24,6 +24,7 @@ from eventlog.record import (
     Record,
     decode_record,
 )
+from eventlog.roles import SPARE
 from eventlog.rows import protect
 from eventlog.tables import WriteTables
 
@@ -81,35 +82,55 @@ class InlineRows:
         """
         found: dict[bytes, bytes | None] = {}
         for record, position in zip(records, positions, strict=True):
-            if record[KIND_BYTE] < CONTROL:
-                continue
-            kind = record[KIND_BYTE]
-            for projection in self._projections:
-                if kind not in projection.kinds:
-                    continue
+            if record[KIND_BYTE] >= CONTROL:
                 event = decode_record(origin, position, record, Record)
-                for subkey, content in projection.changes(event).items():
-                    found[state_key(origin.number, projection.number, subkey)] = content
-                    if not len(found) % CHANGES_SLICE:
-                        self._pause()
+                found.update(changes_of(self._projections, event))
+                self._pause()
         return found
 
     def add(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Take changes over, once it is sure that their events are sealed."""
         self._rows.update(changes)
 
-    def write(self, tables: WriteTables) -> None:
-        """Put and delete the rows."""
+    def write(self, tables: WriteTables, *, to_spare: bool = False) -> None:
+        """Put and delete the rows; ``to_spare`` in the next generation of ``state`` alone."""
         put: list[tuple[bytes, bytes]] = []
         for number, (key, content) in enumerate(sorted(self._rows.items(), key=_key_of)):
             if content is None:
-                tables.remove_state(key)
+                tables.delete(SPARE if to_spare else "state", key)
             else:
                 put.append((key, protect(key, content)))
             if not number % CHANGES_SLICE:
                 self._pause()
-        if put:
+        if put and to_spare:
+            tables.put_spare(put)
+        elif put:
             tables.put_state(put)
+
+
+def changes_of(projections: Sequence[InlineProjection], event: Record) -> dict[bytes, bytes | None]:
+    """The keys and contents of rows that an event changes; None for a row that it removes.
+
+    Raises:
+        CorruptionError: The event's body is none of its kind.
+    """
+    number, kind = event.origin.number, event.kind_code
+    return {
+        state_key(number, projection.number, subkey): content
+        for projection in projections
+        if kind in projection.kinds
+        for subkey, content in projection.changes(event).items()
+    }
+
+
+def base_of(projections: Sequence[InlineProjection], event: Record) -> dict[bytes, bytes | None]:
+    """As ``changes_of``: the rows that a ``base`` event holds."""
+    number = event.origin.number
+    return {
+        state_key(number, projection.number, subkey): content
+        for projection in projections
+        for subkey, content in projection.base(event).items()
+    }
 
 
 def _key_of(item: tuple[bytes, bytes | None]) -> bytes:

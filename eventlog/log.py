@@ -165,7 +165,7 @@ class Log:
         self.lock_deadline_ms = lock_deadline_ms
         self.index = LooseIndex()
         self.index.frequency = options.snapshot_frequency
-        self.index.roll_ups = options.roll_ups if environment.version > 1 else NEVER
+        self._take_roll_ups()
         self.cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, threading.Lock())
         self.dictionaries = TenantDictionaries(self.cache, self._train)
         self.writer = Writer(
@@ -382,8 +382,13 @@ class Log:
         options = self.options = _stored_options(tables)
         self.writer.dictionaries = self.dictionaries if options.dictionaries else None
         self.index.frequency = options.snapshot_frequency
+        self._take_roll_ups()
         self.writer.quota_bytes = options.quota_bytes
         self.writer.over_quota = None
+
+    def _take_roll_ups(self) -> None:
+        """Let roll-ups follow the options; records of version 1 cannot say that there was one."""
+        self.index.roll_ups = self.options.roll_ups if self.environment.version > 1 else NEVER
 
     @property
     def read_only(self) -> bool:

@@ -10,12 +10,12 @@ Invariants:
        another process, and whoever writes meanwhile knows of it.
     3. A step reads at most ``STEP_BYTES_MAX`` of segments beyond the first.
     4. Nothing of the old table is needed, but for keys of purged events, which no record tells any
-       more.
+       more, and for what inline projections made of these as long as their base is loose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -24,10 +24,21 @@ from eventlog import roles
 from eventlog.admission import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
+from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import COMMIT_BYTES_MAX
-from eventlog.record import CONTROL, Extension, Flag, Origin, Record, decode_extension
+from eventlog.record import (
+    BASE,
+    CONTROL,
+    MESSAGE,
+    Extension,
+    Flag,
+    Origin,
+    Record,
+    decode_extension,
+)
 from eventlog.roles import SPARE
+from eventlog.rollup import kept_in
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow, expose, protect
 from eventlog.segment import SegmentPrefix
 
@@ -150,18 +161,39 @@ class Recount:
         counted.messages = prefix.messages_before + prefix.messages
         counted.last_position = prefix.last_position
         counted.last_recorded_us = prefix.last_recorded_us
-        counted.head = self._head(tables, number, row, counted.sealed)
+        self._count_back(tables, number, row, counted)
         return counted
 
-    def _head(self, tables: ReadTables, number: int, row: SessionRow, sealed: int) -> int:
-        """The last sealed public event; where all of them were purged, what the row says."""
-        for segment in tables.segments(number, sealed - 1, self._cache, reverse=True):
+    def _count_back(
+        self, tables: ReadTables, number: int, row: SessionRow, counted: SessionRow
+    ) -> None:
+        """Head and roll-ups, from the end; where all that tells was purged, the row stays."""
+        has_head = has_rolled = False
+        since = 0
+        origin = Origin(number, row.tenant, row.name)
+        for segment in tables.segments(number, counted.sealed - 1, self._cache, reverse=True):
             for place in range(segment.count - 1, -1, -1):
-                if segment.kinds[place] < CONTROL:
-                    return segment.first_sequence + place
+                kind = segment.kinds[place]
+                if not has_head and kind < CONTROL:
+                    has_head = True
+                    counted.head = segment.first_sequence + place
+                if not has_rolled and segment.flags(place) & Flag.ROLLS_UP:
+                    has_rolled = True
+                    counted.since_roll_up = since
+                    event = segment.make(place, origin, Record)
+                    kept = kept_in(event.extension, event.flags, event)
+                    trimmed = 0 if kept is None else counted.messages - since - kept
+                    if trimmed != row.trimmed:
+                        counted.trimmed, counted.details = trimmed, b""
+                since += kind == MESSAGE
+                if has_head and has_rolled:
+                    return
             if segment.first_sequence <= row.first:
                 break
-        return row.head if row.first else NO_SEQUENCE
+        if not has_head and not row.first:
+            counted.head = NO_SEQUENCE
+        if not has_rolled and not row.first:  # what rolled up was of version 1, if anything did
+            counted.since_roll_up = min(row.since_roll_up, since)
 
 
 class Rebuild:
@@ -179,6 +211,8 @@ class Rebuild:
         cache: SegmentCache,
         pause: Callable[[], None],
         progress: OnProgress | None = None,
+        *,
+        projections: Sequence[InlineProjection],
     ) -> None:
         self.role = role
         self.events = 0
@@ -187,6 +221,8 @@ class Rebuild:
         self._cache = cache
         self._pause = pause
         self._progress = progress
+        self._projections = projections
+        self._inline = InlineRows(projections, pause)
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``tasks.Task``."""
@@ -218,6 +254,7 @@ class Rebuild:
         number, sequence = start.session, start.sequence
         rows: Rows = []
         entries: list[tuple[bytes, int, int]] = []
+        self._inline = InlineRows(self._projections, self._pause)
         left = STEP_BYTES_MAX
         last = min(record.sessions_made, number + STEP_SESSIONS_MAX - 1)
         while number <= last and left > 0:
@@ -225,6 +262,8 @@ class Rebuild:
             if self.role in ("name", "activity"):
                 rows += _rows_of(self.role, number, row)
             elif not row.is_gone:
+                if self.role == "state" and row.first and not sequence:
+                    self._inline.add(self._base(tables, number, row))
                 for segment in self._segments(tables, number, row, sequence):
                     left -= segment.memory_bytes
                     self.events += segment.count
@@ -243,6 +282,7 @@ class Rebuild:
             self.sessions += 1
             self._pause()
         tables.put_spare(sorted(rows))
+        self._inline.write(tables, to_spare=True)
         if entries:
             tables.add_id_run(entries, only=SPARE)
         return Progress(number, sequence, start.floor)
@@ -269,6 +309,9 @@ class Rebuild:
         origin = Origin(number, row.tenant, row.name)
         secret = b""
         for place in range(segment.count):
+            if self.role == "state" and segment.kinds[place] >= CONTROL:
+                event = segment.make(place, origin, Record)
+                self._inline.add(changes_of(self._projections, event))
             if not segment.flags(place) & _MARKED:
                 continue
             event = segment.make(place, origin, Record)
@@ -279,6 +322,28 @@ class Rebuild:
                 secret = secret or tables.load_tenant(row.tenant_number).secret
                 hashed = id_digest(secret, marks[Extension.ID])
                 entries.append((hashed, number, event.sequence))
+
+    def _base(
+        self, tables: ReadTables, number: int, row: SessionRow
+    ) -> Mapping[bytes, bytes | None]:
+        """Rows of inline projections as of the events that were purged."""
+        origin = Origin(number, row.tenant, row.name)
+        for segment in tables.segments(number, row.sealed - 1, self._cache, reverse=True):
+            place = segment.kinds.rfind(BASE)
+            if place >= 0:
+                return base_of(self._projections, segment.make(place, origin, Record))
+            if segment.first_sequence <= row.first:
+                break
+        # The base is loose: the rows that purged events made stand as they are.
+        contents = {
+            key: expose(key, value, f"state {key.hex()}")
+            for key, value in tables.rows("state", U64.pack(number))
+        }
+        return {
+            key: content
+            for key, content in contents.items()
+            if int.from_bytes(content[:8], "little") < row.first
+        }
 
     def _name_tenants(self, tables: WriteTables, record: CommitRecord) -> None:
         rows: Rows = []

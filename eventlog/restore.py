@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from eventlog import raw
 from eventlog.backup import check_copy, opened_copy, record_of
 from eventlog.creation import fill_lock_files
 from eventlog.errors import BusyError, DamagedInputError, NotAStoreError, StorageFullError
+from eventlog.inline import InlineProjection
 from eventlog.limits import POSITION_MAX
 from eventlog.lmdb_errors import map_os_error
 from eventlog.locks import USE_FILE
@@ -73,6 +74,7 @@ def restore(
     path: Path,
     *,
     check: bool = False,
+    projections: Sequence[InlineProjection] = (),
     allow_network: bool = False,
     progress: Progress | None = None,
     files: Files = FILES,
@@ -84,6 +86,7 @@ def restore(
         backup: The folder; it is only read.
         path: Where nothing is yet; its folder exists.
         check: Read every row of the new store too, as ``check`` does.
+        projections: Those that its rows were made by; ``check`` needs them.
         allow_network: Make it on a network file system too.
         progress: Called with the bytes copied and the bytes in all.
         files: Calls to the file system.
@@ -115,7 +118,7 @@ def restore(
         facts = _new_identity(marker, record, clock.wall_us())
         write_marker(new, facts, files)
         if check:
-            check_copy(new)
+            check_copy(new, projections)
         fill_lock_files(new, files)
         byte_count = files.lstat(new / DATA_FILE).st_size
     return RestoreReport(

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from eventlog.checked import CheckedSession
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport
-from eventlog.inline import Changes, InlineProjection, state_key
+from eventlog.inline import InlineProjection, base_of, changes_of, state_key
 from eventlog.keys import U64
 from eventlog.record import BASE, CONTROL, Record
 from eventlog.rows import expose
@@ -40,7 +40,8 @@ class StateCheck:
         self._strange = strange  # sessions whose row was reported
         self._leaving = leaving  # sessions of which something is still to be removed
         self._session: CheckedSession | None = None
-        self._bases: dict[int, dict[bytes, bytes | None]] = {}  # by projection
+        self._base: dict[bytes, bytes | None] = {}
+        self._has_base = False
         self._made: dict[bytes, bytes | None] = {}
         self._is_unsure = False  # a control event does not decode
         self._has_made: set[int] = set()  # sessions with control events that make rows
@@ -52,32 +53,25 @@ class StateCheck:
             self.end_session()
             self._session = session
         for record in records:
-            kind = record.kind_code
-            if kind < CONTROL:
+            if record.kind_code < CONTROL or not self._projections:
                 continue
-            for projection in self._projections:
-                try:
-                    if kind in projection.kinds:
-                        self._made.update(_keyed(session, projection, projection.changes(record)))
-                    elif kind == BASE:
-                        # What later events change stands over it; an older base counts no more.
-                        self._bases[projection.number] = _keyed(
-                            session, projection, projection.base(record)
-                        )
-                except CorruptionError as error:
-                    self._report.add_error(error, session.origin)
-                    self._is_unsure = True
+            try:
+                self._made.update(changes_of(self._projections, record))
+                if record.kind_code == BASE:
+                    # What later events change stands over it; an older base counts no more.
+                    self._base = base_of(self._projections, record)
+                    self._has_base = True
+            except CorruptionError as error:
+                self._report.add_error(error, session.origin)
+                self._is_unsure = True
 
     def end_session(self) -> None:
         """Compare what the events of the session before made with its rows."""
         session = self._session
-        made = {
-            key: content
-            for rows in (*self._bases.values(), self._made)
-            for key, content in rows.items()
-        }
+        made = {**self._base, **self._made}
         is_unsure = self._is_unsure or (session is not None and self._hides(session))
-        self._session, self._bases, self._made, self._is_unsure = None, {}, {}, False
+        self._session, self._base, self._made = None, {}, {}
+        self._is_unsure = self._has_base = False
         if session is None or not (made or is_unsure):
             return
         self._has_made.add(session.origin.number)
@@ -107,7 +101,7 @@ class StateCheck:
         """Whether events that made rows cannot be seen: lost ones, or a base that is loose."""
         if session.lost:
             self._report.consequences += 1
-        return bool(session.lost) or (session.row.first > 0 and not self._bases)
+        return bool(session.lost) or (session.row.first > 0 and not self._has_base)
 
     def check_rows(self) -> None:
         """Every row of the table, if there are others than events made."""
@@ -144,12 +138,3 @@ class StateCheck:
 
     def _rows(self, number: int) -> list[tuple[bytes, bytes]]:
         return list(self._tables.rows("state", U64.pack(number)))
-
-
-def _keyed(
-    session: CheckedSession, projection: InlineProjection, changes: Changes
-) -> dict[bytes, bytes | None]:
-    number = session.origin.number
-    return {
-        state_key(number, projection.number, subkey): content for subkey, content in changes.items()
-    }

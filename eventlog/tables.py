@@ -441,10 +441,6 @@ class WriteTables(ReadTables):
         """Store rows of inline projections; keys rising."""
         self._put_many("state", items)
 
-    def remove_state(self, key: bytes) -> None:
-        """Remove a row of an inline projection, if it is there."""
-        self.transaction.delete(key, db=self.tables["state"])
-
     def remove_activity(self, tenant_number: int, position: int) -> None:
         """Remove a row that a newer one of the same session replaced."""
         self.delete("activity", PAIR.pack(tenant_number, U64_MAX - position))

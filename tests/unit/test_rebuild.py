@@ -64,6 +64,10 @@ def fill(store: Store, seed: int = 1) -> None:
             ids=[f"i{number}-{place}" if place % 7 == 0 else None for place in range(40)],
             idempotency_key=f"k{number}",
         ).result()
+        session.update_state(
+            {f"v{number % 7}": {"n": number, "\udc00": b"x"}, "last": number},
+            delete=[f"v{(number + 3) % 7}"],
+        ).result()
         if chance.random() < 0.1:
             session.delete()
     store.flush()
@@ -71,7 +75,7 @@ def fill(store: Store, seed: int = 1) -> None:
 
 @pytest.fixture
 def filled(checked_store: Callable[..., Store]) -> Store:
-    store = checked_store(snapshot_frequency=1)
+    store = checked_store(snapshot_frequency=1, max_messages=50)
     fill(store)
     return store
 

@@ -21,10 +21,15 @@ from engine import (
     InvalidMessageError,
     SessionNotFoundError,
     Store,
+    TrimmedError,
     UsageError,
     Variable,
 )
+from engine.fold import encode_base
 from engine.session import Session
+from engine.state import read_fold
+from eventlog.ack import Removal
+from eventlog.record import BASE
 from tests.format.values import identical
 from tests.model.actors import Workers
 from tests.model.model import Append, New
@@ -517,6 +522,101 @@ def test_two_processes_share_a_session_s_state(
     finally:
         other.close()
         workers.close()
+
+
+def test_options_that_change_count_from_the_next_append_on(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    """Also in a process that had the store open before; what was rolled up stays as it was."""
+    workers = Workers()
+    store = checked_store(snapshot_frequency=3)
+    other = workers.start()
+    try:
+        call = store.session("s")
+
+        def send(count: int, *, there: bool = False) -> list[int]:
+            lengths = []
+            for _ in range(count):
+                if there:
+                    other.perform(store_path, Append("", "s", (New({}),)))
+                else:
+                    call.append({}).result(HANG_S)
+                lengths.append(len(call.history()))
+            return lengths
+
+        assert send(4) == [1, 2, 3, 4]
+        assert send(1, there=True) == [5]
+        before = [call.at(sequence).history() for sequence in range(5)]
+        store.configure(snapshot_frequency=2, max_messages=4)
+        assert send(1, there=True) == [4]
+        assert send(4) == [5, 4, 5, 4]
+        other.close()
+        store.configure(max_messages=None)
+        assert send(5) == [5, 6, 7, 8, 9]
+        store.configure(max_messages=1)
+        assert send(2) == [1, 2]
+        assert [call.at(sequence).history() for sequence in range(5)] == before
+        assert [len(call.at(sequence).history()) for sequence in range(5, 12)] == [
+            *(4, 5, 4, 5, 4, 5, 6)
+        ]
+        store.flush(HANG_S)
+    finally:
+        other.close()
+        workers.close()
+
+
+@pytest.mark.parametrize("floor", [1, 7, 19, 30])
+def test_a_purged_session_begins_with_its_base(
+    checked_store: Callable[..., Store], store_path: Path, floor: int
+) -> None:
+    """State and time start from the fold that the purge left, whatever of it is sealed."""
+    store = checked_store(snapshot_frequency=4, max_messages=5)
+    model = Model(4, 5)
+    call = store.session("s")
+    for number in range(10):
+        for step in (
+            ("append", 1),
+            ("update", ({f"k{number % 4}": number, "all": number}, {f"k{(number + 1) % 4}"})),
+            ("append", 1),
+        ):
+            perform(call, model, step, store)
+    store.session("other").append({}).result(HANG_S)
+    if floor < 25:
+        store.flush(HANG_S)
+    fold = read_fold(store, ("", "s"), floor - 1)
+    assert fold is not None
+    call._remove(BASE, encode_base(fold), Removal(floor)).result(HANG_S)
+    model.moments.append(model.now)
+    for again in range(3):
+        assert identical(moment_of_purged(call, floor, model), [])
+        for sequence in (0, floor - 1):
+            with pytest.raises(TrimmedError) as caught:
+                call.at(sequence)
+            assert caught.value.first == floor
+        assert store.check().findings == []
+        if again == 0:
+            for _ in range(9):
+                perform(call, model, ("append", 1), store)
+            store.flush(HANG_S)
+        elif again == 1:
+            assert store.rebuild().tables
+            assert store.check().findings == []
+            store._folds.clear()
+
+
+def moment_of_purged(call: Session, floor: int, model: Model) -> list[int]:
+    """Sequences from the floor on at which a purged session is not what it was."""
+    wrong = []
+    for sequence in range(floor, len(model.moments)):
+        past, moment = call.at(sequence), model.moments[sequence]
+        view = [body["n"] for body in past.history()]
+        if (past.state, past.head, past.message_count) != (
+            moment.state,
+            moment.head,
+            moment.messages,
+        ) or view != list(moment.view)[len(moment.view) - len(view) :]:
+            wrong.append(sequence)
+    return wrong
 
 
 def test_the_twins_for_asyncio_say_the_same(store: Store) -> None:
