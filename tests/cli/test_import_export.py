@@ -52,6 +52,60 @@ def everything(tmp_path: Path) -> Path:
     return path
 
 
+def test_contents_go_out_and_come_in_with_their_events(turnlog: Any, tmp_path: Path) -> None:
+    """Blobs of several lines, named by several sessions; the second import finds all of it."""
+    with Store.open(tmp_path / "first") as store:
+        acme = store.tenant("acme")
+        long = acme.blobs.put(bytes(range(256)) * 5_000, media_type="audio/pcm")
+        short = acme.blobs.put(b"short")
+        for name in ("a", "b"):
+            for blobs in ([long, short], [], [long]):
+                acme.session(name).append({"role": "user"}, blobs=blobs).result(10)
+    exported = turnlog("export", tmp_path / "first")
+    assert exported.code == 0
+    (tmp_path / "a.jsonl").write_bytes(exported.out_bytes)
+    for into in ([], ["--tenant", "other"], []):
+        outcome = turnlog("import", tmp_path / "second", tmp_path / "a.jsonl", *into)
+        assert outcome.code == 0, outcome.err
+    again = turnlog("export", tmp_path / "second", "--tenant", "acme")
+    assert again.out_bytes == exported.out_bytes
+    with Store.open(tmp_path / "second", create=False) as store:
+        found = store.stats()["blobs"]
+        assert (found["count"], found["references"], found["pending"]) == (4, 12, 0)
+        assert store.check().ok
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda lines: lines[1:], "begins at 786432, not at 0"),
+        (lambda lines: [lines[0], *lines[2:]], "ends before it is whole"),
+        (
+            lambda lines: [lines[0].replace('"data":"AAEC', '"data":"BBEC'), *lines[1:]],
+            "another name",
+        ),
+        (lambda lines: lines[2:], "no line before tells"),
+        (lambda lines: [lines[0][:-5], *lines[1:]], "no valid JSON"),
+        (lambda lines: [lines[0].replace('"size"', '"sizes"'), *lines[1:]], "unknown key"),
+    ],
+)
+def test_a_session_with_a_damaged_content_is_left_out(
+    turnlog: Any, tmp_path: Path, damage: Any, reason: str
+) -> None:
+    with Store.open(tmp_path / "first") as store:
+        blob = store.blobs.put(bytes(range(256)) * 5_000)
+        store.session("a").append({"role": "user"}, blobs=[blob]).result(10)
+        lines = list(store.export_lines(store.read()))
+    assert len(lines) == 3
+    write(tmp_path / "a.jsonl", [*damage(lines), *[json.dumps(each) for each in chat("b", 2)]])
+    outcome = turnlog("import", tmp_path / "second", tmp_path / "a.jsonl")
+    assert outcome.code == ExitCode.DAMAGED_INPUT, outcome.err
+    assert reason in outcome.err
+    with Store.open(tmp_path / "second", create=False) as store:
+        assert [info.name for info in store.sessions().sessions] == ["b"]
+        assert store.check().ok
+
+
 def test_export_import_export_is_byte_identical(
     turnlog: Any, everything: Path, tmp_path: Path
 ) -> None:
