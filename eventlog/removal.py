@@ -29,7 +29,7 @@ from eventlog.hotlog import HotLog, hot_table
 from eventlog.index import extension_of
 from eventlog.inline import InlineProjection, InlineRows
 from eventlog.keys import PAIR, U64
-from eventlog.limits import COMMIT_REMOVED_MAX
+from eventlog.limits import COMMIT_BYTES_MAX, COMMIT_REMOVED_MAX
 from eventlog.record import (
     CONTROL,
     FLAGS_BYTE,
@@ -46,6 +46,7 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import ERASED, GONE, NO_SEQUENCE, SessionRow, expose, protect
+from eventlog.seams import CLOCK
 from eventlog.segment import Run, Segment, decode_segment, encode_segment
 
 if TYPE_CHECKING:
@@ -362,7 +363,8 @@ def go_on(
     while waiting and budget > 0:
         session, row = waiting.pop(0)
         done.has_written = True
-        budget = _remove_rows(tables, session, row, record.recorded_us, budget, pause)
+        now_us = max(CLOCK.wall_us(), record.recorded_us)  # an idle store's stamps are old
+        budget = _remove_rows(tables, session, row, now_us, budget, pause)
         if budget > 0 and row.left & KEYS:
             row = replace(row, left=row.left & ~KEYS)
         if budget > 0 and row.left & HOT:
@@ -417,17 +419,27 @@ def _remove_segments(
     budget: int,
     pause: Callable[[], None],
 ) -> int:
-    """Delete segments below the floor, and take back what their events name."""
+    """Delete segments below the floor, and take back what their events name.
+
+    In a store with blobs they are decoded for it, ``COMMIT_BYTES_MAX`` in one commit.
+    """
     addresses: list[bytes] = []
+    content_bytes = 0
+    may_name = tables.has("blob") and tables.transaction.stat(tables.tables["blob"])["entries"]
     with tables.segment_cursor() as cursor:
         found = cursor.set_range(PAIR.pack(number, 0))
         while found and budget > 0:
             key = cursor.key()
             if PAIR.unpack(key)[0] != number or PAIR.unpack(key)[1] >= row.floor:
                 break
+            if content_bytes > COMMIT_BYTES_MAX:
+                budget = 0
+                break
             try:
-                segment = _decoded(tables, key, cursor.value())
-                addresses += _blobs_of(segment, segment.count)
+                if may_name:
+                    segment = _decoded(tables, key, cursor.value())
+                    content_bytes += segment.memory_bytes
+                    addresses += _blobs_of(segment, segment.count)
             except CorruptionError:
                 pass  # it goes; what it named is for check to count
             cursor.delete()  # leads to the one after it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,3 +230,84 @@ def test_erasing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.collect_blobs()["chunks"] == 4  # without the hour; two went with the erasure
     assert chunks(store) == 3
     assert store.blobs.read(kept) == b"c" + NOISE
+
+
+# Sessions that are removed
+
+
+def sealed_and_loose(store: Store, name: str) -> dict[str, bytes]:
+    """A session that names blobs in sealed and loose events, and shares one with another."""
+    call = store.session(name)
+    blobs = {each: store.blobs.put(each.encode() + NOISE) for each in ("sealed", "loose", "shared")}
+    for number in range(60):
+        named = [blobs["sealed"], blobs["shared"]] if number % 20 == 3 else []
+        call.append({"role": "user", "content": f"{number}"}, blobs=named)
+    store.flush()
+    call.append(MESSAGE, blobs=[blobs["loose"], blobs["shared"]]).result(10)
+    store.session("other").append(MESSAGE, blobs=[blobs["shared"]]).result(10)
+    return {each: blob.address for each, blob in blobs.items()}
+
+
+def test_a_deleted_session_gives_its_references_back(
+    store: Store, later: Callable[[int], None]
+) -> None:
+    addresses = sealed_and_loose(store, "a")
+    session = store.session("a")
+    late = session.append(MESSAGE, blobs=[addresses["loose"]])  # of the same batch, as a rule
+    session.delete().result(10)
+    assert late.done()
+    store.flush()
+    assert usage(store, "references") == 1 and usage(store, "pending") == 2
+    assert store.check().ok
+    assert store.collect_blobs() == NOTHING
+    later(BLOB_PENDING_US)
+    assert store.collect_blobs()["blobs"] == 2
+    assert store.blobs.get(addresses["sealed"]) is store.blobs.get(addresses["loose"]) is None
+    assert store.blobs.read(addresses["shared"]) == b"shared" + NOISE
+
+
+def test_an_erased_session_takes_its_blobs_along(store: Store) -> None:
+    addresses = sealed_and_loose(store, "a")
+    store.session("a").erase()
+    assert store.blobs.get(addresses["sealed"]) is store.blobs.get(addresses["loose"]) is None
+    assert store.blobs.read(addresses["shared"]) == b"shared" + NOISE
+    assert chunks(store) == 3 and usage(store, "unfinished") == 0
+    assert usage(store, "references") == 1
+    assert store.check().ok
+
+
+def test_a_removal_cut_in_pieces_gives_everything_back_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eventlog import removal
+
+    monkeypatch.setattr(removal, "COMMIT_BYTES_MAX", 0)  # one segment in each commit
+    monkeypatch.setattr(blobtable, "COLLECT_CHUNKS_MAX", 1)
+    call = store.session("a")
+    blobs = [store.blobs.put(b"%d" % number) for number in range(5)]
+    for round_ in range(4):
+        for number in range(50):
+            call.append(MESSAGE, blobs=blobs if number == round_ else [])
+        store.flush()
+    kept = store.session("b").append(MESSAGE, blobs=blobs[:1]).result(10)
+    assert usage(store, "references") == 21
+    store.session("a").erase()
+    assert usage(store, "references") == usage(store, "count") == 1
+    assert chunks(store) == 1
+    assert store.session("b").event(kept.first).blobs == (blobs[0].address,)
+
+
+def test_a_damaged_blob_keeps_no_session_from_being_deleted(tmp_path: Path) -> None:
+    from tests.damaged_store import flipped, put, rows
+
+    path = tmp_path / "store"
+    with Store.open(path) as store:
+        blob = store.blobs.put(b"x")
+        store.session("a").append(MESSAGE, blobs=[blob]).result(10)
+    key, value = next((key, each) for table, key, each in rows(path) if table == "blob")
+    put(path, ("blob", key, flipped(value)))
+    with Store.open(path, create=False) as store:
+        store.session("a").delete().result(10)
+        store.flush()
+        assert not store.session("a").exists
+        assert [each.message for each in store.check().findings] == ["checksum does not match"]

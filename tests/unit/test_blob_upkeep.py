@@ -20,7 +20,6 @@ def test_a_store_of_version_1_has_none_until_it_is_upgraded(tmp_path: Path) -> N
     old_store.make(path)
     with Store.open(path, create=False) as store:
         call = store.session("a")
-        line = {"session": "a", "kind": "message", "body": {}, "blobs": ["0" * 32]}
         for attempt in (
             lambda: store.blobs.put(b"x"),
             lambda: call.append(MESSAGE, blobs=[bytes(16)]),
