@@ -257,7 +257,11 @@ class Blobs:
         """Check what a caller gives; nothing was read yet."""
         if self._store._closed:
             raise StoreClosedError("the store is closed")
-        require_blobs(self._store._log)
+        log = self._store._log
+        require_blobs(log)
+        refusal = log.writer.machine.refusal
+        if refusal is not None:  # in a forked child not even the lock of the streams may be taken
+            raise refusal.with_traceback(None)
         wait_s = seconds(timeout, "timeout")
         end_us = None if wait_s is None else CLOCK.monotonic_us() + int(wait_s * 1e6)
 

@@ -39,6 +39,7 @@ from eventlog.limits import (
 )
 from eventlog.tables import ReadTables, WriteTables
 
+USAGE_SLICE: Final = 128  # rows read, about 0.4 ms, between two pauses
 MISSING_HINT: Final = "Put the content again, and use the address that this gives."
 
 
@@ -329,7 +330,7 @@ def blob_usage(tables: ReadTables, pause: Callable[[], None]) -> dict[str, objec
     by_type: dict[str, list[int]] = {}
     blobs = references = unreferenced = 0
     for number, (_, row) in enumerate(blob_rows(tables)):
-        if not number % 256:
+        if not number % USAGE_SLICE:
             pause()
         blobs += 1
         references += row.references

@@ -26,6 +26,7 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
 Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
 each event below the floor, to put segments, which lie by session, in the order of positions, and a
 checksum for each hot record. Dictionaries are loaded, 255 at most.
+For each blob that events name, its key and a count; for each blob, a number.
 Keys and ids take none: both sides are looked up one by one, and counted (``checkmarks``).
 """
 

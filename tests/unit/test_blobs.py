@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from engine import (
     Blob,
     ConflictError,
+    ForkedStoreError,
     IdempotencyConflictError,
     LimitExceededError,
     OverloadedError,
@@ -25,8 +27,16 @@ from engine import (
     StoreClosedError,
     UsageError,
 )
+from engine.drafting import draft_event
 from eventlog import blobput
-from eventlog.limits import BLOB_STREAMS_MAX, CHUNK_BYTES_MAX, EVENT_BLOBS_MAX, MEDIA_TYPE_BYTES_MAX
+from eventlog.limits import (
+    BLOB_REFERENCE_BYTES,
+    BLOB_STREAMS_MAX,
+    CHUNK_BYTES_MAX,
+    COMMIT_BYTES_MAX,
+    EVENT_BLOBS_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+)
 
 NOISE = random.Random(2).randbytes(3 * CHUNK_BYTES_MAX + 10)
 TEXT = (b"The quick brown fox jumps over the lazy dog. " * 80_000)[: 3 * CHUNK_BYTES_MAX]
@@ -303,6 +313,25 @@ def test_a_content_over_the_bound(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert (caught.value.name, caught.value.actual) == ("BLOB_BYTES_MAX", 1_001)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_puts_nothing(store: Store) -> None:
+    blob = store.blobs.put(b"x")
+    child = os.fork()
+    if not child:  # pragma: no cover - another process
+        code = 1
+        try:
+            store.blobs.put(b"y")
+        except ForkedStoreError:
+            try:
+                store.blobs.read(blob)
+            except ForkedStoreError:
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert usage(store)["count"] == 1
+
+
 def test_reading_what_is_not_there(store: Store) -> None:
     assert store.blobs.get(bytes(16)) is None
     with pytest.raises(ConflictError, match="no blob") as caught:
@@ -399,6 +428,15 @@ def test_the_most_blobs_of_one_event(store: Store) -> None:
     with pytest.raises(LimitExceededError) as caught:
         store.session("call").append(MESSAGE, blobs=[*blobs, blobs[0]])
     assert caught.value.name == "EVENT_BLOBS_MAX" and caught.value.actual == EVENT_BLOBS_MAX + 1
+
+
+def test_references_count_in_a_commit_s_bytes() -> None:
+    """Each rewrites a page, so an append of many may not pass for a small one."""
+    plain, named = (draft_event("message", {}, blobs=[bytes(16)] * count) for count in (0, 3))
+    grown = len(named.payload) - len(plain.payload)
+    assert named.size - plain.size == 3 * BLOB_REFERENCE_BYTES + grown
+    most = EVENT_BLOBS_MAX * BLOB_REFERENCE_BYTES
+    assert most <= COMMIT_BYTES_MAX // 4
 
 
 @pytest.mark.parametrize("blobs", [[[]], [[], [], []]])
