@@ -25,6 +25,7 @@ from tests.crash.journal import JournalReader
 from tests.crash.removals import CONTROLS, UNWATCHED, bodies_of
 from tests.crash.upkeep import require_no_left_over
 from tests.crash.workload import Name, session_of
+from tests.format import independent
 
 U64_LITTLE: Final = Struct("<Q")
 
@@ -113,6 +114,7 @@ class Incarnations:
                 store.session(UNWATCHED[1]).append({"role": "user"}).result(15)
                 store.flush(15)
                 self._judge_removed(store)
+        self._hold(independent.Reader(path).last_position >= self.events, "R1: positions are lost")
         if thorough:
             with Store.open(path, create=False) as store:
                 store.session(UNWATCHED[1]).delete().result(15)

@@ -157,4 +157,4 @@ def test_every_call(work: str, action: str, sweep: Sweep, watchdog: Watchdog) ->
         else:
             raise AssertionError(f"{work}: no end of {call}")
     print(f"{work}, {action}: {sum(points.values())} points, {dict(points)}")
-    assert sum(points.values()) > 10
+    assert sum(points.values()) > 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.journal import JournalReader
 from tests.crash.maintenance import WORKS, perform, prepare
+from tests.format import independent
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Workshop:
         work = WORKS[job.work]
         try:
             work.judge(job.path, False)
+            independent.Reader(job.path)
             again = job.path.with_name("journal of the successor")
             self._forks.start(
                 perform, job.path.parent, path=job.path, journal=again, name=job.work

@@ -41,12 +41,16 @@ from eventlog.order import decode_block, encode_block
 from eventlog.record import (
     NO_PARENT,
     NO_TIME,
+    VOID,
+    Flag,
     Origin,
     Record,
     decode_record,
     encode_record,
     verify_record,
+    void_record,
 )
+from eventlog.removal import RemovalRow
 from eventlog.rows import (
     COMMIT_KEY,
     NO_SEQUENCE,
@@ -219,6 +223,33 @@ def _encode_key(values: Values) -> Row:
 def _decode_key(key: bytes, value: bytes) -> Values:
     found = asdict(KeyedResult.decode(key, value))
     return {"session": U64.unpack(key[:8])[0], "digest": key[8:], **found}
+
+
+def _encode_removal(values: Values) -> Row:
+    key = U64.pack(values["number"])
+    fields = {name: value for name, value in values.items() if name != "number"}
+    return key, RemovalRow(**fields).encode(key)
+
+
+def _decode_removal(key: bytes, value: bytes) -> Values:
+    return {"number": U64.unpack(key)[0], **asdict(RemovalRow.decode(key, value))}
+
+
+def _encode_void(values: Values) -> Row:
+    """The record before it was overwritten, with as much in it as there can be."""
+    fields = {
+        **values,
+        "parent": 7,
+        "recorded_us": 1_700_000_000_000_000,
+        "given_us": 5,
+        "tokens": 9,
+        "kind": 1,
+        "role": 2,
+        "flags": values["flags"] & ~int(Flag.VOID) | int(Flag.INDEXABLE | Flag.CONTINUES),
+        "body": b"\xf6",
+    }
+    key, stored = _encode_record(fields)
+    return key, void_record(key, stored)
 
 
 def _encode_blob(values: Values) -> Row:
@@ -395,6 +426,8 @@ KINDS = {
     ),
     "key": Kind(_encode_key, _decode_key),
     "activity": Kind(_encode_activity, _decode_activity),
+    "removal": Kind(_encode_removal, _decode_removal),
+    "void": Kind(_encode_void, _decode_record),
     "blob": Kind(_encode_blob, _decode_blob),
     "pending blob": Kind(_encode_pending, _decode_pending),
     "raw chunk": Kind(_encode_chunk, _decode_chunk),
@@ -725,6 +758,37 @@ CASES = [
             "number": 4,
             "previous": bytes(15) + b"\x01",
             "entries": [(each, 2**33 + at, at) for at, each in enumerate(ID_HASHES)],
+        },
+    ),
+    Case(
+        "removal",
+        "removal",
+        {
+            "number": 2**33,
+            "floor": 2**34 + 5,
+            "hot_from": 2**35 + 4_097,
+            "left": 3,
+            "reserved": 0,
+            "asked_us": 1_700_000_000_000_000,
+        },
+    ),
+    Case(
+        "void",
+        "void",
+        {
+            "position": 2**35 + 4_096,
+            "session": 2**33,
+            "sequence": 2**34,
+            "parent": NO_PARENT,
+            "recorded_us": 0,
+            "given_us": NO_TIME,
+            "branch": 0,
+            "tokens": 0,
+            "kind": VOID,
+            "role": 0,
+            "flags": int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN | Flag.VOID),
+            "extension": b"",
+            "body": b"",
         },
     ),
     Case(

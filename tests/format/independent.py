@@ -25,10 +25,15 @@ BLOCK = 1_024
 HOT_TABLE = 4 * BLOCK
 HOT_TABLES = 48
 NONE = 2**64 - 1
+TOMBSTONE, VOID = 65, 70
+GONE, ERASED = 1, 2
 RECORD = struct.Struct("<8sQQQQqQQIIBBHI")
 SEGMENT = struct.Struct("<8sBBBBIQQQQQQIIQ")
 ORDER = struct.Struct("<8sBBHI16s")
 COMMIT = struct.Struct("<8sQQQQQQQQQQQQ16s8s")
+COMMIT_2 = struct.Struct("<QQQQ")  # what version 2 has behind it
+REMOVAL = struct.Struct("<QQIIQ")
+CHANGING = (b"name", b"key", b"id", b"activity", b"state", b"spare")
 CHUNK = struct.Struct("<8sBBHI")
 BLOB = struct.Struct("<8sQQQQQIIII")
 SESSION = struct.Struct("<8sQQQQQQQQQQII")
@@ -161,9 +166,18 @@ def fingerprint(*records: bytes) -> bytes:
     return digest.digest()
 
 
+def serving(roles: int) -> dict[bytes, bytes]:
+    """The database of each role (section 4.1)."""
+    found = {
+        role: CHANGING[(roles >> 4 * place & 15) ^ place] for place, role in enumerate(CHANGING)
+    }
+    assert sorted(found.values()) == sorted(CHANGING)
+    return found
+
+
 @dataclass
 class Session:
-    """A session's row, and its events as stored records."""
+    """A session's row, and its events from ``first`` on as stored records."""
 
     number: int
     tenant_number: int
@@ -174,8 +188,15 @@ class Session:
     tenant: str
     name: str
     opening: Any
+    first: int = 0
+    flags: int = 0
     records: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
+
+    @property
+    def following(self) -> int:
+        """Its next sequence."""
+        return self.first + len(self.records)
 
 
 @dataclass
@@ -381,19 +402,22 @@ class Reader:
         self.environment = lmdb.open(
             str(folder), readonly=True, lock=False, max_dbs=64, map_size=1 << 30, lib_version=0
         )
+        self.serving: dict[bytes, bytes] = {}  # before the commit record is read: none is asked
         try:
             with self.environment.begin() as self.txn:
                 self._read()
         finally:
             self.environment.close()
 
+    def database(self, role: bytes) -> Any:
+        name = self.serving.get(role, role)
+        return self.environment.open_db(name, txn=self.txn, create=False)
+
     def rows(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
-        database = self.environment.open_db(table, txn=self.txn, create=False)
-        yield from self.txn.cursor(database)
+        yield from self.txn.cursor(self.database(table))
 
     def get(self, table: bytes, key: bytes) -> bytes | None:
-        database = self.environment.open_db(table, txn=self.txn, create=False)
-        value: bytes | None = self.txn.get(key, db=database)
+        value: bytes | None = self.txn.get(key, db=self.database(table))
         return value
 
     def _read(self) -> None:
@@ -403,6 +427,9 @@ class Reader:
         self.version = {128: 1, 160: 2}[len(record)]  # the marker's, or an upgrade was broken off
         fields = COMMIT.unpack_from(record)
         self.last_position, self.floor, self.transaction = fields[1:4]
+        more = COMMIT_2.unpack_from(record, COMMIT.size) if self.version > 1 else (0, 0, 0, 0)
+        removals, self.roles = more[2:]
+        self.serving = serving(self.roles & (1 << 56) - 1)
         self.link = fields[13]
         assert self.transaction == self.txn.id()
         options = self.get(b"commit", b"options")
@@ -422,11 +449,20 @@ class Reader:
         for key, value in self.rows(b"session"):
             checked(key, value)
             row = SESSION.unpack_from(value)
-            tenant, name, opening, *_ = cbor2.loads(value[SESSION.size :])
+            tenant, name, opening, *first = cbor2.loads(value[SESSION.size :])
             number = int.from_bytes(key, "big")
             self.sessions[number] = Session(
                 number, row[1], row[4], row[5], row[6], row[7], tenant, name, opening
             )
+            self.sessions[number].first = first[0] if first else 0
+            self.sessions[number].flags = row[12]
+            assert first != [0]
+            assert not row[12] & GONE or (tenant, name, opening) == ("", "", None)
+        assert sorted(self.sessions) == list(range(1, fields[5] + 1))
+        gone = [session for session in self.sessions.values() if session.flags & GONE]
+        assert len(self.sessions) - len(gone) == fields[7]
+        assert len(gone) <= removals
+        self._read_removals()
         self._read_events()
         self._check_chain()
         self._read_lookups()
@@ -434,17 +470,33 @@ class Reader:
         if self.version > 1:
             self._read_blobs()
 
+    def _read_removals(self) -> None:
+        """What is still to be removed, by session number (section 5.8)."""
+        self.removals: dict[int, tuple[int, int, int, int, int]] = {}
+        for key, value in self.rows(b"removal") if self.version > 1 else ():
+            row = REMOVAL.unpack(checked(key, value))
+            number = int.from_bytes(key, "big")
+            assert row[0] == self.sessions[number].first > 0
+            assert (row[2] & ~3, row[3]) == (0, 0)
+            self.removals[number] = row
+
     def _read_events(self) -> None:
-        at: dict[int, tuple[int, bytes]] = {}  # position -> session number, stored record
+        self._read_columns()
+        at: dict[int, tuple[int, int, bytes | None]] = {}  # by position, as in ``records``
         for key, value in self.rows(b"segment"):
-            session = self.sessions[int.from_bytes(key[:8], "big")]
+            number, last = struct.unpack(">QQ", key)
+            session = self.sessions[number]
+            if last < session.first:
+                assert number in self.removals
+                continue
             own = self.dictionaries.get(session.tenant_number, {})
             for position, stored in decode_segment(key, value, own):
+                at[position] = (number, session.following, stored)
                 session.records.append(stored)
                 session.positions.append(position)
-                at[position] = (session.number, stored)
+            assert session.following == last + 1
         for session in self.sessions.values():
-            assert len(session.records) == session.sealed
+            assert session.following == max(session.sealed, session.first)
         for position in range(self.floor, self.last_position + 1):
             stored_or_none = self.get(hot_table(position), be(position))
             assert stored_or_none is not None, position
@@ -452,59 +504,116 @@ class Reader:
             checked(be(position), stored)
             number, sequence = struct.unpack_from("<QQ", stored, 8)
             session = self.sessions[number]
+            if sequence < session.first:
+                at[position] = (number, sequence, self._void(position, stored, session))
+                continue
             if sequence >= session.sealed:
-                assert sequence == len(session.records)
+                assert sequence == session.following
                 session.records.append(stored)
                 session.positions.append(position)
-            elif at[position] != (number, stored):
+            elif at[position] != (number, sequence, stored):
                 raise Damage(f"position {position} is two events")
-            at[position] = (number, stored)
-        assert sorted(at) == list(range(1, self.last_position + 1))
-        self.records = [at[position] for position in sorted(at)]
+            at[position] = (number, sequence, stored)
+        for session in self.sessions.values():
+            if session.flags & GONE:
+                assert [stored[72] for stored in session.records] == [TOMBSTONE]
+        self.records = []
+        for position in range(1, self.last_position + 1):
+            if position not in at:  # void, and cut
+                number, sequence = self.columns[position]
+                assert sequence < self.sessions[number].first
+                at[position] = (number, sequence, None)
+            self.records.append(at[position])
+        assert len(at) == self.last_position
+
+    def _void(self, position: int, stored: bytes, session: Session) -> bytes | None:
+        """The bytes of a void hot record, if they are still those that were written."""
+        row = self.removals.get(session.number)
+        is_overwritten = stored[72] == VOID
+        if session.flags & ERASED and (row is None or not row[2] & 1 or position < row[1]):
+            assert is_overwritten, position
+        if not is_overwritten:
+            return stored
+        flags = struct.unpack_from("<H", stored, 74)[0]
+        assert session.flags & ERASED and flags & 8 and not flags & ~(2 | 4 | 8)
+        empty = (NONE, 0, -(2**63), 0, 0, 0, 0, VOID, 0, flags, 0)
+        assert stored[24:] == struct.pack("<QQqQQIIBBHI", *empty)
+        return None
+
+    def _read_columns(self) -> None:
+        """Session number and sequence of each position that was cut, as the order blocks say."""
+        self.columns: dict[int, tuple[int, int]] = {}
+        for key, value in self.rows(b"order"):
+            checksum, version, cut, voids, _, _ = ORDER.unpack_from(value)
+            assert (version, voids) == (1, 0)
+            content = inflate(value[ORDER.size :], BLOCK * 16) if cut else b""
+            if xxhash.xxh3_64_digest(key + value[8 : ORDER.size] + content) != checksum:
+                raise Damage(f"checksum of order block {key.hex()}")
+            first = int.from_bytes(key, "big") * BLOCK + 1
+            for place, row in enumerate(decode_columns(content, BLOCK, 2) if cut else ()):
+                self.columns[first + place] = (row[0], row[1])
 
     def _check_chain(self) -> None:
-        """Recompute the chain from flags and checksums, and compare block by block."""
-        link = bytes(16)
-        run: list[bytes] = []
+        """Recompute the chain from flags and checksums, and compare block by block.
+
+        From a run on that a void event was in, the link is not known up to the block's end.
+        """
+        link: bytes | None = bytes(16)
+        run: list[bytes | None] = []
         first = 1
         self.cut_blocks = 0
-        for position, (number, stored) in enumerate(self.records, 1):
-            flags = struct.unpack_from("<H", stored, 74)[0]
+
+        def closed() -> bytes | None:
+            known = [checksum for checksum in run if checksum is not None]
+            if link is None or len(known) < len(run):
+                return None
+            return blake2b(link + be(first) + b"".join(known), digest_size=16).digest()
+
+        for position, (_, _, stored) in enumerate(self.records, 1):
+            flags = 0 if stored is None else struct.unpack_from("<H", stored, 74)[0]
             if flags & 4 and run:
-                link = blake2b(link + be(first) + b"".join(run), digest_size=16).digest()
+                link = closed()
                 run, first = [], position
-            run.append(stored[:8])
+            run.append(None if stored is None else stored[:8])
             if position % BLOCK and position != self.last_position:
                 continue
-            link = blake2b(link + be(first) + b"".join(run), digest_size=16).digest()
+            link = closed()
             run, first = [], position + 1
             if position % BLOCK == 0:
-                self._check_block(position // BLOCK - 1, link)
-            assert number in self.sessions
-        if link != self.link:
+                link = self._check_block(position // BLOCK - 1, link)
+        if link not in (None, self.link):
             raise Damage("the chain does not lead to the commit record")
 
-    def _check_block(self, block: int, link: bytes) -> None:
-        key = be(block)
-        value = self.get(b"order", key)
+    def _check_block(self, block: int, link: bytes | None) -> bytes:
+        """Compare an order block with what was read; its link."""
+        value = self.get(b"order", be(block))
         assert value is not None
-        checksum, version, cut, voids, _, stored_link = ORDER.unpack_from(value)
-        assert (version, voids) == (1, 0)
-        content = inflate(value[ORDER.size :], BLOCK * 16) if cut else b""
-        if xxhash.xxh3_64_digest(key + value[8 : ORDER.size] + content) != checksum:
-            raise Damage(f"checksum of order block {block}")
-        if stored_link != link:
+        _, _, cut, _, _, stored_link = ORDER.unpack_from(value)
+        if link not in (None, stored_link):
             raise Damage(f"the chain does not lead to order block {block}")
         assert bool(cut) == (block * BLOCK + 1 < self.floor)
         if cut:
             self.cut_blocks += 1
-            for place, row in enumerate(decode_columns(content, BLOCK, 2)):
-                number, stored = self.records[block * BLOCK + place]
-                assert row == [number, struct.unpack_from("<Q", stored, 16)[0]]
+            for position in range(block * BLOCK + 1, (block + 1) * BLOCK + 1):
+                assert self.columns[position] == self.records[position - 1][:2]
+        found: bytes = stored_link
+        return found
+
+    def is_void(self, position: int) -> bool:
+        """Whether the event at a position was removed."""
+        number, sequence, _ = self.records[position - 1]
+        return sequence < self.sessions[number].first
+
+    def kept(self) -> Iterator[tuple[int, int, bytes]]:
+        """Position, session number and stored record of all events that are there."""
+        for position, (number, _, stored) in enumerate(self.records, 1):
+            if not self.is_void(position):
+                assert stored is not None
+                yield position, number, stored
 
     def events(self) -> Iterator[Event]:
-        """All events in the order of positions."""
-        for position, (number, stored) in enumerate(self.records, 1):
+        """All events in the order of positions, but for those that are void."""
+        for position, number, stored in self.kept():
             yield decode_event(position, stored, self.sessions[number])
 
     def _read_lookups(self) -> None:
@@ -516,6 +625,9 @@ class Reader:
             (int.from_bytes(key[:8], "big"), key[8:]): struct.unpack("<16sQQQ", checked(key, value))
             for key, value in self.rows(b"key")
         }
+        for number, _ in self.keys:
+            is_leaving = number in self.removals and self.removals[number][2] & 2
+            assert not self.sessions[number].flags & GONE or is_leaving
         self.activity = {
             (int.from_bytes(key[:8], "big"), NONE - int.from_bytes(key[8:], "big")): int.from_bytes(
                 checked(key, value), "big"
@@ -573,7 +685,7 @@ class Reader:
             same.append(content)
         pending: dict[int, tuple[int, int, bytes]] = {}
         named: dict[tuple[int, bytes], int] = {}
-        for event, (session_number, _) in zip(self.events(), self.records, strict=True):
+        for event, (_, session_number, _) in zip(self.events(), self.kept(), strict=True):
             for address in event.blobs:
                 owner = (self.sessions[session_number].tenant_number, address)
                 named[owner] = named.get(owner, 0) + 1
@@ -591,7 +703,8 @@ class Reader:
             assert stored >= 16 * count
             assert all([len(part) == chunk_bytes for part in parts[:-1]])
             assert keyed(self.secrets[tenant], b"turnlog-blob", content) == key[8:]
-            assert references == named.pop((tenant, key[8:]), 0)
+            count_of_events = named.pop((tenant, key[8:]), 0)
+            assert references == count_of_events or (self.removals and references > count_of_events)
             assert (pending.pop(number, None) is None) == (since_us == 0)
             self.blobs[tenant, key[8:]] = content
         assert not named
@@ -610,19 +723,21 @@ class Reader:
     def find_id(self, tenant: str, caller_id: str) -> tuple[int, int] | None:
         """Session number and sequence of the event with a caller's id."""
         secret = self.secrets[self.names[name_key(tenant, "")]]
-        for number, stored in self.records[self.floor - 1 :]:
+        for position, number, stored in self.kept():
             length = struct.unpack_from("<I", stored, 76)[0]
-            if length and self.sessions[number].tenant == tenant:
+            if position >= self.floor and length and self.sessions[number].tenant == tenant:
                 marks = cbor2.loads(stored[80 : 80 + length])
                 if marks.get(1) == caller_id:
                     return number, struct.unpack_from("<Q", stored, 16)[0]
-        return self.ids.get(keyed(secret, b"turnlog-id", caller_id.encode()))
+        found = self.ids.get(keyed(secret, b"turnlog-id", caller_id.encode()))
+        return None if found is None or self.sessions[found[0]].flags & GONE else found
 
     def find_key(self, session: Session, key: str) -> tuple[bytes, int, int, int] | None:
         """What an idempotency key of a session stands for: content, first, last, position."""
         digest = keyed(self.secrets[session.tenant_number], b"turnlog-key", key.encode())
+        loose = session.sealed - session.first
         for position, stored in zip(
-            session.positions[session.sealed :], session.records[session.sealed :], strict=True
+            session.positions[loose:], session.records[loose:], strict=True
         ):
             flags, length = struct.unpack_from("<HI", stored, 74)
             if flags & 32:
@@ -711,10 +826,13 @@ def _append(
     recorded_us: int,
 ) -> int:
     def table(name: bytes) -> Any:
-        return environment.open_db(name, txn=txn, create=False)
+        return environment.open_db(known.serving.get(name, name), txn=txn, create=False)
 
     def put(name: bytes, key: bytes, rest: bytes) -> None:
-        txn.put(key, xxhash.xxh3_64_digest(key + rest) + rest, db=table(name))
+        value = xxhash.xxh3_64_digest(key + rest) + rest
+        txn.put(key, value, db=table(name))
+        if name in CHANGING and known.roles >> 56 == 1 + CHANGING.index(name):
+            txn.put(key, value, db=table(b"spare"))
 
     before = txn.get(b"record", db=table(b"commit"))
     fields = list(COMMIT.unpack_from(before))
@@ -742,7 +860,7 @@ def _append(
     rest = struct.pack(
         "<QQQQqQQIIBBHI",
         found.number,
-        len(found.records),
+        found.following,
         head,
         recorded_us,
         -(2**63),

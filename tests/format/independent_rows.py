@@ -185,6 +185,14 @@ def keyed_result(key: bytes, value: bytes) -> Values:
     return {"session": int.from_bytes(key[:8], "big"), "digest": key[8:], **found}
 
 
+def removal(key: bytes, value: bytes) -> Values:
+    """A removal row (section 5.8)."""
+    names = "floor hot_from left reserved asked_us".split()
+    rest = checked(key, value)
+    assert len(rest) == 32
+    return {"number": int.from_bytes(key, "big"), **named(names, "<QQIIQ", rest)}
+
+
 def blob(key: bytes, value: bytes) -> Values:
     """A blob row (section 7.1)."""
     rest = checked(key, value)
@@ -290,6 +298,8 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "tenant": tenant,
     "name": lambda key, value: {"number": number_of(key, value)},
     "key": keyed_result,
+    "removal": removal,
+    "void": record,
     "activity": activity,
     "blob": blob,
     "pending blob": pending,

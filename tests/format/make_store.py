@@ -30,6 +30,8 @@ STORES = Path(__file__).parent / "stores"
 FREQUENCY = 32
 FILES = ("data.mdb", "turnlog.json")
 LINES = ("alice", "bob", "été", "a\x00b/../😀")
+DELETED = "call-104"
+ERASED = "forgotten"
 ALL_KINDS = ("event", "summary", "metadata", "model_change", "label", "custom", "compaction")
 
 NAN = struct.unpack(">d", bytes.fromhex("fff8000000abcdef"))[0]
@@ -109,6 +111,26 @@ def write_story(store: Store) -> None:
             other.draft([{"role": "user", "content": "one"}]),
             odd.draft([{"role": "user", "content": "two"}], events=[("event", 2.5)]),
         ]
+    ).result()
+    store.flush()
+    _write_removals(store)
+
+
+def _write_removals(store: Store) -> None:
+    """A session that was cut is deleted, a hot one erased, and another has its name now."""
+    store.tenant("acme").session(DELETED).delete().result()
+    forgotten = store.tenant("été").session(ERASED, title="a secret title")
+    for place in range(FREQUENCY + 3):
+        if place == FREQUENCY:
+            store.flush()
+        forgotten.append(
+            {"role": "user", "content": f"secret {place}"},
+            idempotency_key=f"secret-{place}",
+            id=f"secret-{place}",
+        ).result()
+    forgotten.erase()
+    store.tenant("été").session(ERASED).append(
+        {"role": "user", "content": "fresh"}, idempotency_key="secret-0", id="secret-0"
     ).result()
     store.flush()
 

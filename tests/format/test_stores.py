@@ -20,6 +20,8 @@ from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.place import FORMAT_VERSION
 from tests.format import independent, independent_rows
 from tests.format.make_store import (
+    DELETED,
+    ERASED,
     FREQUENCY,
     HARD_BODY,
     LINES,
@@ -92,7 +94,11 @@ def test_the_document_alone_is_enough_to_read_it(folder: Path) -> None:
     reader = independent.Reader(folder)
     with Store.open(folder, create=False) as store:
         events = list(store.read())
-        assert len(events) == reader.last_position
+        every = list(store.read(voids=True))
+        assert len(every) == reader.last_position
+        for event in every:
+            assert reader.records[event.position - 1][:2] == (event.session_number, event.sequence)
+            assert reader.is_void(event.position) == (event.kind == "void")
         for event, found in zip(events, reader.events(), strict=True):
             for name in independent.Event.__dataclass_fields__:
                 ours, theirs = getattr(event, name), getattr(found, name)
@@ -104,6 +110,7 @@ def test_the_document_alone_is_enough_to_read_it(folder: Path) -> None:
         told = [independent_rows.export_line(event) for event in reader.events()]
         assert told == export(store)
     assert reader.cut_blocks == HOT_TABLE_POSITIONS // independent.BLOCK
+    assert not reader.removals
     assert len(reader.activity) >= 64
     assert len(reader.ids) == 10 * FREQUENCY
 
@@ -137,6 +144,33 @@ def test_ids_and_keys_lie_where_the_document_says(folder: Path) -> None:
     assert stands is not None
     content = independent.fingerprint(hard.records[0])
     assert independent.keyed(reader.secrets[3], b"turnlog-body", content) == stands[0]
+
+
+def test_what_was_removed_is_gone_whoever_reads(version: int, folder: Path) -> None:
+    if version == 1:
+        pytest.skip("nothing is removed from a store of that version")
+    reader = independent.Reader(folder)
+    assert reader.find("acme", DELETED) is None
+    gone = [session for session in reader.sessions.values() if session.flags & independent.GONE]
+    assert [session.flags for session in gone] == [
+        independent.GONE,
+        independent.GONE | independent.ERASED,
+    ]
+    assert [session.first for session in gone] == [FREQUENCY, FREQUENCY + 3]
+    assert sum([reader.is_void(at + 1) for at in range(reader.last_position)]) == 2 * FREQUENCY + 3
+    fresh = reader.find("été", ERASED)
+    assert fresh is not None
+    assert len(fresh.records) == 1
+    assert reader.find_id("été", "secret-0") == (fresh.number, 0)
+    assert reader.find_id("été", "secret-1") is None
+    stands = reader.find_key(fresh, "secret-0")
+    assert stands is not None
+    assert stands[1:3] == (0, 0)
+    with Store.open(folder, create=False) as store:
+        assert not store.tenant("acme").session(DELETED).exists
+        assert store.tenant("été").session(ERASED).history() == [
+            {"role": "user", "content": "fresh"}
+        ]
 
 
 def test_retries_across_releases_are_found(folder: Path) -> None:
@@ -188,7 +222,7 @@ def test_it_is_appended_to(folder: Path) -> None:
         store.session("alice").append({"role": "user", "content": "back again"}).result()
         store.flush()
         assert store.last_position == before + 64 * FREQUENCY + 1
-        assert export(store)[:before] == lines
+        assert export(store)[: len(lines)] == lines
         assert store.session("alice").history(1) == [{"role": "user", "content": "back again"}]
         assert len(store.tenant("acme").session("call-63").history()) == 2 * FREQUENCY
         assert store.check().ok
