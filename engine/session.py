@@ -18,15 +18,15 @@ from engine.drafting import (
     make_ack,
     plain_tail,
 )
-from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
 from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
+from engine.removing import Removing
 from engine.state import read_fold, state_of, variables_of
 from engine.variables import Variable, change_body
-from eventlog.ack import Ack, Draft, Removal
+from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
-from eventlog.arguments import items, seconds, whole
+from eventlog.arguments import items, whole
 from eventlog.body import encode_body, encode_plain
 from eventlog.errors import (
     InvalidMessageError,
@@ -37,14 +37,14 @@ from eventlog.errors import (
 )
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
-from eventlog.record import CONTROL, HEADER_BYTES, NO_TIME, TOMBSTONE, encode_tail
+from eventlog.record import CONTROL, HEADER_BYTES, NO_TIME, encode_tail
 from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session:
+class Session(Removing):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. ``user_id``, ``title``,
@@ -78,47 +78,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.name!r}, tenant={self.tenant!r})"
-
-    # Removing
-
-    def delete(self) -> Ack:
-        """Delete the session: what it held cannot be read any more once this is durable.
-
-        Its name is free again at once: the next append begins a new session, from sequence 0. In
-        the global order its events are void; their space is given back in slices. Appends that
-        were accepted before this are in the deleted session. Backups are not touched.
-
-        The ack raises ``SessionNotFoundError`` when there is no such session. A delete is taken
-        also when the quota is reached.
-        """
-        return self._remove(TOMBSTONE, None, Removal(None))
-
-    def erase(self, timeout: float | None = None) -> ErasureReceipt:
-        """Delete the session and overwrite what it held; blocks until that is done.
-
-        Then none of it is in a live record. The data file may still hold old pages of it until
-        ``vacuum``; the receipt says what was reached.
-
-        Args:
-            timeout: Seconds; None waits for ever.
-
-        Raises:
-            SessionNotFoundError: No session of that name.
-            TimeoutError: Not done in time; the session is deleted, and the rest goes on.
-        """
-        wait_s = seconds(timeout, "timeout")
-        return erase(self._store._log, self._remove(TOMBSTONE, None, Removal(None, True)), wait_s)
-
-    async def erase_async(self) -> ErasureReceipt:
-        """``erase`` on the store's pool."""
-        return await self._store._on_pool(self.erase)
-
-    def _remove(self, kind: int, body: Any, removal: Removal) -> Ack:
-        require_removal(self._store._log)
-        draft = Draft(encode_tail(kind, 0, 0, NO_TIME, 0, 0), encode_plain(body))
-        ack = make_ack(self._name, (draft,), opening=None, removal=removal)
-        self._store._submit(ack, None)
-        return ack
 
     # Writing
 

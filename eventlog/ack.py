@@ -73,10 +73,12 @@ class Removal(NamedTuple):
     Attributes:
         first: Purge the events below this sequence; None deletes the session.
         is_erased: Overwrite what it held.
+        number: The incarnation that is meant; None for any.
     """
 
-    first: int | None
+    first: int | None = None
     is_erased: bool = False
+    number: int | None = None
 
 
 class Terms:

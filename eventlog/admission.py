@@ -35,6 +35,7 @@ from eventlog.errors import (
     DuplicateIdError,
     IdempotencyConflictError,
     QuotaExceededError,
+    SessionGoneError,
     SessionNotFoundError,
     StorageFullError,
     TrimmedError,
@@ -399,6 +400,12 @@ class Admission:
         """Place a tombstone or a base, and note what it removes."""
         if state is None:
             raise SessionNotFoundError(f"no session {ack.name[1]!r}")
+        if removal.number not in (None, state.number):
+            raise SessionGoneError(
+                f"session {ack.name[1]!r} was deleted and made anew",
+                expected=removal.number,
+                current=state.number,
+            )
         if removal.first is not None:
             if removal.first > state.next:
                 raise UsageError(

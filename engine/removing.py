@@ -1,0 +1,97 @@
+"""What removes events of a session: deletion, erasure, purge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.drafting import make_ack
+from engine.erasure import ErasureReceipt, erase, require_removal
+from engine.fold import encode_base
+from engine.state import read_fold
+from eventlog.ack import Ack, Draft, Removal
+from eventlog.arguments import seconds, whole
+from eventlog.body import encode_plain
+from eventlog.errors import SessionNotFoundError, UsageError
+from eventlog.limits import POSITION_MAX
+from eventlog.record import BASE, NO_TIME, TOMBSTONE, encode_tail
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+
+class Removing:
+    """The part of ``Session`` that removes."""
+
+    __slots__ = ()
+
+    _store: Store
+    _name: tuple[str, str]
+
+    def delete(self) -> Ack:
+        """Delete the session: what it held cannot be read any more once this is durable.
+
+        Its name is free again at once: the next append begins a new session, from sequence 0. In
+        the global order its events are void; their space is given back in slices. Appends that
+        were accepted before this are in the deleted session. Backups are not touched.
+
+        The ack raises ``SessionNotFoundError`` when there is no such session. A delete is taken
+        also when the quota is reached or the disk is full.
+        """
+        return self._remove(TOMBSTONE, None, Removal())
+
+    def erase(self, timeout: float | None = None) -> ErasureReceipt:
+        """Delete the session and overwrite what it held; blocks until that is done.
+
+        Then none of it is in a live record. The data file may still hold old pages of it until
+        ``vacuum``; the receipt says what was reached.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            SessionNotFoundError: No session of that name.
+            TimeoutError: Not done in time; the session is deleted, and the rest goes on.
+        """
+        wait_s = seconds(timeout, "timeout")
+        ack = self._remove(TOMBSTONE, None, Removal(is_erased=True))
+        return erase(self._store._log, ack, wait_s)
+
+    async def erase_async(self) -> ErasureReceipt:
+        """``erase`` on the store's pool."""
+        return await self._store._on_pool(self.erase)
+
+    def purge(self, first: int) -> Ack:
+        """Remove the events below a sequence; a ``base`` event keeps what they added up to.
+
+        State and counts stay what they were, sequences and positions stay taken, idempotency keys
+        stay known. What asks for a purged event, or for the session as it was then, gets
+        ``TrimmedError``. The space is given back in slices; backups are not touched.
+
+        Args:
+            first: The first sequence that stays; 1 to the number of events.
+
+        Raises:
+            SessionNotFoundError: No session of that name.
+            UsageError: The session has no such events.
+            TrimmedError: They were purged before.
+
+        The ack raises ``SessionGoneError`` when the session was deleted meanwhile.
+        """
+        require_removal(self._store._log)
+        whole(first, "first", 1, POSITION_MAX)
+        facts = self._store._log.views.facts(self._name)
+        if facts is None:
+            raise SessionNotFoundError(f"no session {self._name[1]!r}")
+        if first > facts.event_count:
+            raise UsageError(f"session {self._name[1]!r} has no event {first - 1}")
+        number = facts.origin.number
+        fold = read_fold(self._store, self._name, first - 1, number=number)
+        assert fold is not None  # or it would have raised, as the number is given
+        return self._remove(BASE, encode_base(fold), Removal(first, number=number))
+
+    def _remove(self, kind: int, body: Any, removal: Removal) -> Ack:
+        require_removal(self._store._log)
+        draft = Draft(encode_tail(kind, 0, 0, NO_TIME, 0, 0), encode_plain(body))
+        ack = make_ack(self._name, (draft,), opening=None, removal=removal)
+        self._store._submit(ack, None)
+        return ack

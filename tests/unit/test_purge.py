@@ -1,0 +1,150 @@
+"""Purging events of a session below a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine import Store
+from eventlog.errors import (
+    SessionNotFoundError,
+    TrimmedError,
+    UsageError,
+)
+from eventlog.limits import HOT_TABLE_POSITIONS
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def talk(store: Store, count: int = 40) -> list[dict[str, Any]]:
+    session = store.session("a", title="t")
+    messages = [said(f"m{number}") for number in range(count)]
+    for number in range(0, count, 10):
+        session.append_many(
+            messages[number : number + 10],
+            idempotency_key=f"k{number}",
+            ids=[f"i{each}" for each in range(number, number + 10)],
+        ).result()
+        session.update_state({"at": number, f"v{number}": "x"}).result()
+    return messages
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+@pytest.mark.parametrize("first", [1, 7, 11, 22, 43, 44])
+def test_what_lies_below_is_gone_and_the_rest_as_before(
+    checked_store: Callable[..., Store], sealed: bool, first: int
+) -> None:
+    store = checked_store(snapshot_frequency=4)
+    messages = talk(store)
+    session = store.session("a")
+    if sealed:
+        store.flush()
+    events = list(session.events())
+    state, variables = session.state, session.variables()
+    info = session.info()
+    assert info is not None
+    ack = session.purge(first).result()
+    for _ in range(2):
+        assert ack.first == 44
+        kept = list(session.events())
+        assert kept[:-1] == events[first:]
+        assert (kept[-1].kind, kept[-1].parent) == ("base", None)
+        assert session.state == state
+        assert session.variables() == variables
+        after = session.info()
+        assert after is not None
+        assert (after.event_count, after.message_count) == (45, info.message_count)
+        assert after.head == info.head
+        assert session.history() == [
+            event.body for event in events[first:] if event.kind == "message"
+        ]
+        assert session.history(3) == session.history()[-3:]
+        for below in range(1, first):
+            with pytest.raises(TrimmedError) as caught:
+                session.event(below)
+            assert caught.value.first == first
+        if first > 1:
+            with pytest.raises(TrimmedError):
+                session.at(first - 2)
+        assert session.at(first).sequence == first
+        assert session.at(44).state == state
+        positions = [event.position for event in store.read(voids=True)]
+        assert positions == list(range(1, store.last_position + 1))
+        assert [event.sequence for event in store.read()] == list(range(first, 45))
+        assert store.check().ok, store.check().findings
+        store.flush()
+    again = session.append_many(
+        messages[:10], idempotency_key="k0", ids=[f"i{each}" for each in range(10)]
+    ).result()
+    assert (again.already, again.first) == (True, 0)
+    assert session.append(said("next")).result().first == 45
+
+
+def test_purges_follow_each_other(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(snapshot_frequency=4)
+    talk(store)
+    session = store.session("a")
+    state = session.state
+    for first in (5, 17, 30):
+        session.purge(first).result()
+        store.flush()
+        assert session.state == state
+        assert next(iter(session.events())).sequence == first
+    with pytest.raises(TrimmedError) as caught:
+        session.purge(30).result()
+    assert caught.value.first == 30
+    assert session.at(33).state == {"at": 20, "v0": "x", "v10": "x", "v20": "x"}
+
+
+def test_there_must_be_something_to_purge(store: Store) -> None:
+    with pytest.raises(SessionNotFoundError):
+        store.session("a").purge(1)
+    talk(store)
+    with pytest.raises(UsageError):
+        store.session("a").purge(0)
+    with pytest.raises(UsageError):
+        store.session("a").purge(45)
+
+
+def test_space_of_purged_events_is_given_back(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(snapshot_frequency=4)
+    session = store.session("a")
+    for number in range(HOT_TABLE_POSITIONS // 100 + 2):
+        session.append_many([said(f"{number} {'x' * 200}")] * 100).result()
+    store.flush()
+    count = session.info().event_count  # type: ignore[union-attr]
+    session.purge(count - 5).result()
+    store.flush()
+    with store._log.views.transaction() as tables:
+        assert list(tables.rows("removal")) == []
+        assert len(list(tables.rows("segment", (1).to_bytes(8, "big")))) <= 2
+    store.rebuild()
+    assert [event.sequence for event in session.events()] == list(range(count - 5, count + 1))
+
+
+def test_a_reader_that_fell_behind_is_told(store: Store) -> None:
+    talk(store)
+    session = store.session("a")
+    follower = iter(session.subscribe(after=-1))
+    assert next(follower).sequence == 0
+    late = session.subscribe(after=3)
+    session.purge(30).result()
+    with pytest.raises(TrimmedError):
+        next(iter(late))
+
+
+def test_blobs_of_purged_events_are_released(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(snapshot_frequency=4)
+    blob = store.blobs.put(b"x" * 10_000)
+    session = store.session("a")
+    for number in range(10):
+        session.append(said(f"{number}"), blobs=[blob]).result()
+    store.flush()
+    session.append(said("loose"), blobs=[blob]).result()
+    session.purge(7).result()
+    store.flush()
+    assert store.stats()["blobs"]["references"] == 4
