@@ -51,6 +51,7 @@ from eventlog.failpoints import fp
 from eventlog.keys import PAIR
 from eventlog.limits import (
     BLOB_BATCH_BYTES,
+    BLOB_BATCH_CHUNKS,
     BLOB_BYTES_MAX,
     BLOB_STREAMS_MAX,
     CHUNK_BYTES_MAX,
@@ -155,10 +156,9 @@ class Upload:
             return None
         size = found.row.chunk_bytes
         view = memoryview(content)
-        self._size = len(content)
         parts = (view[start : start + size] for start in range(0, len(content), size))
-        self._compare(found, parts)
-        return self._keep(found)
+        is_there = self._compare(found, parts, len(content))
+        return self._keep(found) if is_there else None
 
     def add(self, piece: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the content.
@@ -196,7 +196,11 @@ class Upload:
     def _make_room(self, size: int) -> None:
         """Commit what waits unless so many bytes more may wait too; the first chunk goes alone."""
         waiting = sum([chunk.size for chunk in self._waiting])
-        if waiting and (self._number is None or waiting + size > BLOB_BATCH_BYTES):
+        if waiting and (
+            self._number is None
+            or waiting + size > BLOB_BATCH_BYTES
+            or len(self._waiting) == BLOB_BATCH_CHUNKS
+        ):
             self._write(None)
 
     def _take(self, content: bytes) -> None:
@@ -258,11 +262,11 @@ class Upload:
                     assert task.row is not None
                     return Put(self._tenant_number, address, task.row, already=False)
                 found = Put(self._tenant_number, address, task.found, already=True)
-            self._compare(found, self._contents())
-            kept = self._keep(found)
-            if kept is not None:
-                self.abandon()
-                return kept
+            if self._compare(found, self._contents(), self._size):
+                kept = self._keep(found)
+                if kept is not None:
+                    self.abandon()
+                    return kept
 
     def takes(self, size: int) -> bool:
         """True when ``add`` of so many bytes only copies them: fit for an event loop."""
@@ -286,19 +290,26 @@ class Upload:
         for chunk in self._waiting:
             yield chunk.content
 
-    def _compare(self, found: Put, contents: Iterator[bytes | memoryview]) -> None:
-        """Raise unless a stored blob holds these bytes (invariant 4)."""
+    def _compare(self, found: Put, contents: Iterator[bytes | memoryview], size: int) -> bool:
+        """Raise unless a stored blob holds these bytes (invariant 4); False when it is gone."""
         stored = BlobContent(self._transactions, found.tenant_number, found.address, found.row)
-        is_equal = found.row.size == self._size
+        is_equal = found.row.size == size
         start = 0
-        while is_equal and (content := next(contents, None)) is not None:
-            is_equal = stored.read(start, start + len(content)) == content
-            start += len(content)
+        try:
+            while is_equal and (content := next(contents, None)) is not None:
+                is_equal = stored.read(start, start + len(content)) == content
+                start += len(content)
+        except ConflictError:  # a blob was removed: that one, or ours
+            again = self._find(found.address)
+            if again is not None and again.row.number == found.row.number:
+                raise
+            return False
         if not is_equal:
             raise CorruptionError(
                 "holds other bytes than those that have its address",
                 where=where_blob(blob_key(found.tenant_number, found.address)),
             )
+        return True
 
     def _keep(self, found: Put) -> Put | None:
         """Let a blob that nothing names yet stay for another hour; None when it is gone."""

@@ -84,6 +84,7 @@ PAGE_BYTES: Final = 4 * MIB
 CHUNK_BYTES_MAX: Final = MIB - 32  # content of a chunk; its value fills 256 LMDB pages exactly
 BLOB_BYTES_MAX: Final = 1 << 40  # content of a blob: as much as the map holds
 BLOB_BATCH_BYTES: Final = 2 * MIB  # chunks of one stream that go into one commit
+BLOB_BATCH_CHUNKS: Final = 64  # chunks, however small they were compressed, in one commit
 BLOB_STREAM_BYTES_MAX: Final = 4 * MIB  # memory of one stream: a batch, a chunk and its frame
 BLOB_STREAMS_MAX: Final = 16  # streams at once in one store, so 64 MiB; others wait
 EVENT_BLOBS_MAX: Final = 256  # references of one event

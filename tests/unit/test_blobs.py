@@ -30,6 +30,7 @@ from engine import (
 from engine.drafting import draft_event
 from eventlog import blobput
 from eventlog.limits import (
+    BLOB_BATCH_CHUNKS,
     BLOB_REFERENCE_BYTES,
     BLOB_STREAMS_MAX,
     CHUNK_BYTES_MAX,
@@ -259,6 +260,48 @@ def test_a_place_is_waited_for_in_vain_and_with_success(store: Store) -> None:
         gate.set()
         thread.join(30)
     assert usage(store)["count"] == BLOB_STREAMS_MAX + 1
+
+
+def test_a_blob_that_goes_while_it_is_compared_is_put_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes the blob between the look for its address and the comparison."""
+    from eventlog.blobput import Upload
+
+    for source in (lambda: NOISE, lambda: iter([NOISE])):
+        first = store.blobs.put(NOISE)
+        real = Upload._compare
+        compared: list[bool] = []
+
+        def compare(
+            self: Upload,
+            *arguments: Any,
+            real: Any = real,
+            seen: Any = compared,
+            first: Blob = first,
+        ) -> bool:
+            if not seen:
+                store._log.writer.run(Doom(first), 10)
+                store.collect_blobs()
+            seen.append(real(self, *arguments))
+            return seen[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Upload, "_compare", compare)
+            second = store.blobs.put(source())
+        assert (compared, second) == ([False], first)
+        assert store.blobs.read(second) == NOISE
+        assert usage(store)["unfinished"] == 0
+
+
+def test_a_content_that_shrinks_to_nothing_is_cut_into_bounded_commits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobput, "CHUNK_BYTES_MAX", 1_000)
+    before = store._log.writer.machine.commits
+    blob = store.blobs.put(bytes(1_000) for _ in range(300))
+    assert store._log.writer.machine.commits - before >= 1 + 300 // BLOB_BATCH_CHUNKS
+    assert blob.size == 300_000 and store.blobs.read(blob) == bytes(300_000)
 
 
 # What is refused
