@@ -168,15 +168,22 @@ def creating_path(target: Path) -> Path:
     return target.parent / name
 
 
-def sweep_leftovers(target: Path, files: Files, clock: Clock) -> int:
+def sweep_leftovers(target: Path, files: Files, clock: Clock, *, any_name: bool = False) -> int:
     """Remove what dead creators of a store left beside it; how many were removed.
 
-    A creator holds a ``flock`` on its temporary folder, so a free one is dead. What cannot be
-    looked at or removed stays: this is housekeeping.
+    A creator holds a ``flock`` on its temporary folder, so a free one is dead; of its own name, an
+    old one too. What cannot be looked at or removed stays: this is housekeeping.
+
+    Args:
+        target: The store.
+        files: Calls to the file system.
+        clock: Tells how old a left-over is.
+        any_name: Also those of other stores in the same folder: nobody may ever come back to the
+            name of a backup that was broken off.
     """
-    pattern = re.compile(
-        re.escape(creating_prefix(target.name)) + "[0-9a-f]{16}" + re.escape(CREATING_SUFFIX)
-    )
+    own = re.escape(creating_prefix(target.name))
+    ending = "[0-9a-f]{16}" + re.escape(CREATING_SUFFIX)
+    pattern = re.compile((r"\..+\." if any_name else own) + ending, re.DOTALL)
     try:
         found = [
             target.parent / name
@@ -185,10 +192,11 @@ def sweep_leftovers(target: Path, files: Files, clock: Clock) -> int:
         ]
     except OSError:
         return 0
-    return sum(_sweep(path, files, clock) for path in found)
+    is_own = re.compile(own + ending, re.DOTALL)
+    return sum([_sweep(path, files, clock, bool(is_own.fullmatch(path.name))) for path in found])
 
 
-def _sweep(path: Path, files: Files, clock: Clock) -> bool:
+def _sweep(path: Path, files: Files, clock: Clock, is_own: bool) -> bool:
     try:
         status = files.lstat(path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != user_id():
@@ -197,7 +205,7 @@ def _sweep(path: Path, files: Files, clock: Clock) -> bool:
     except OSError:
         return False
     try:
-        old = clock.wall_us() - status.st_mtime_ns // 1_000 > LEFTOVER_AGE_US
+        old = is_own and clock.wall_us() - status.st_mtime_ns // 1_000 > LEFTOVER_AGE_US
         if not files.try_lock(folder) and not old:
             return False
         files.remove_folder(path)

@@ -6,7 +6,8 @@ carry a whole one or none.
 Invariants:
     1. A path either carries a complete store or what was there before, whatever dies in between.
     2. A temporary folder whose maker is dead is swept by whoever makes or opens something at that
-       path next (``place.sweep_leftovers``); a living maker holds a ``flock`` on it.
+       path next, or makes a copy beside it (``place.sweep_leftovers``); a living maker holds a
+       ``flock`` on it.
     3. What is put in place is durable: every file is synced by who wrote it, then the folder, then
        the folder that the rename changed.
 """
@@ -81,7 +82,7 @@ def staged(target: Path, files: Files = FILES, clock: Clock = CLOCK) -> Iterator
     """
     with told_of(target, files):
         refuse_taken(target, files)
-        sweep_leftovers(target, files, clock)
+        sweep_leftovers(target, files, clock, any_name=True)
         temporary, folder = make_temporary(target, files)
         try:
             yield temporary

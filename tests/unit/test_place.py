@@ -185,5 +185,21 @@ def test_a_living_creator_is_left_alone_for_an_hour(tmp_path: Path) -> None:
         os.close(folder)
 
 
+def test_left_overs_of_any_name_are_swept_when_nobody_lives(tmp_path: Path) -> None:
+    """Backups with a date in their names are never made again under the same one."""
+    dead = [creating_path(tmp_path / name) for name in ("monday", "tues\nday", "store")]
+    alive = creating_path(tmp_path / "wednesday")
+    kept = [tmp_path / "monday", tmp_path / ".x.creating", tmp_path / "a.0123456789abcdef.creating"]
+    for path in (*dead, *kept, alive):
+        path.mkdir()
+    folder = FILES.open_folder(alive)
+    try:
+        assert FILES.try_lock(folder)
+        assert sweep_leftovers(tmp_path / "store", FILES, Tomorrow(), any_name=True) == 3
+    finally:
+        os.close(folder)
+    assert all([path.exists() for path in (*kept, alive)])
+
+
 def test_a_parent_that_is_gone_has_nothing_to_sweep(tmp_path: Path) -> None:
     assert sweep_leftovers(tmp_path / "gone" / "store", FILES, CLOCK) == 0
