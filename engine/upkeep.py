@@ -182,6 +182,7 @@ class Upkeep:
         snapshot_frequency: int | Unchanged = UNCHANGED,
         max_messages: int | Unchanged | None = UNCHANGED,
         quota_bytes: int | Unchanged | None = UNCHANGED,
+        dictionaries: bool | Unchanged = UNCHANGED,
     ) -> dict[str, Any]:
         """Change options that are stored in the store, and tell all of them.
 
@@ -192,21 +193,25 @@ class Upkeep:
             snapshot_frequency: See ``open``.
             max_messages: See ``open``.
             quota_bytes: See ``open``; None for no quota.
+            dictionaries: See ``open``; what is compressed with one stays so.
 
         Raises:
             UsageError: A value makes no sense; nothing was changed.
             ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
-            FormatVersionError: ``max_messages`` in a store of format version 1.
+            FormatVersionError: ``max_messages`` or dictionaries in a store of format version 1.
         """
         given = {
             "snapshot_frequency": snapshot_frequency,
             "max_messages": max_messages,
             "quota_bytes": quota_bytes,
+            "dictionaries": dictionaries,
         }
         changes = {name: value for name, value in given.items() if value is not UNCHANGED}
         self._refuse_closed()
         if changes.get("max_messages") is not None:
             self._require_version(2, "trimmed views")
+        if changes.get("dictionaries") is True:
+            self._require_version(2, "dictionaries")
         if changes:
             self._log.configure(changes)
         return self._log.stored_options()
@@ -217,6 +222,7 @@ class Upkeep:
         snapshot_frequency: int | Unchanged = UNCHANGED,
         max_messages: int | Unchanged | None = UNCHANGED,
         quota_bytes: int | Unchanged | None = UNCHANGED,
+        dictionaries: bool | Unchanged = UNCHANGED,
     ) -> dict[str, Any]:
         """``configure`` on the store's pool."""
         options: dict[str, Any] = await self._on_pool(
@@ -224,5 +230,6 @@ class Upkeep:
             snapshot_frequency=snapshot_frequency,
             max_messages=max_messages,
             quota_bytes=quota_bytes,
+            dictionaries=dictionaries,
         )
         return options

@@ -258,7 +258,7 @@ def _copy_pages(
         if environment.is_waited_for:
             raise _Interrupted
         if progress is not None:
-            progress(min(done, size), size)
+            progress(done, meta.bytes_in_use)
 
     files.write_at(target, heads, 0)
     files.truncate(target, size)

@@ -68,6 +68,7 @@ EXIT_DEADLINE_S: Final = 10.0  # for what waits when the interpreter ends
 TRAINER_DEADLINE_S: Final = 5.0  # for a training that is under way at a close; one takes 0.2
 QUOTA_BYTES_MIN: Final = 1024 * 1024
 QUOTA_BYTES_MAX: Final = 2**63 - 1
+OPTIONS_1: Final = ("snapshot_frequency", "max_messages", "quota_bytes")  # of format version 1
 
 
 @dataclass(frozen=True)
@@ -362,11 +363,16 @@ class Log:
             UsageError: A value makes no sense.
             ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
         """
+        if self.environment.version == 1:
+            changes = {name: value for name, value in changes.items() if name in OPTIONS_1}
 
         def change(stored: bytes) -> bytes:
             wanted = replace(Options.decode(stored), **changes)
             wanted.check()
-            return encode_plain(asdict(wanted))
+            told = asdict(wanted)
+            if self.environment.version == 1:  # its own release knows no others
+                told = {name: told[name] for name in OPTIONS_1}
+            return encode_plain(told)
 
         replace(self.options, **changes).check()
         self.writer.run(Configure(change))

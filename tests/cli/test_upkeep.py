@@ -178,13 +178,17 @@ def test_options_are_shown_and_changed(turnlog: Any, calls: Path) -> None:
         "snapshot_frequency  25",
         "max_messages        none",
         "quota_bytes         none",
+        "dictionaries        yes",
     ]
+    assert "max_messages        1" in turnlog("configure", calls, "--max-messages", "1").out
     line = ["configure", calls, "--quota-bytes", "2000000", "--snapshot-frequency", "7", "--json"]
     told = json.loads(turnlog(*line).out)
     assert (told["snapshot_frequency"], told["quota_bytes"]) == (7, 2_000_000)
     assert json.loads(turnlog("configure", calls, "--json").out) == told
-    told = json.loads(turnlog("configure", calls, "--quota-bytes", "none", "--json").out)
+    line = ["configure", calls, "--quota-bytes", "none", "--no-dictionaries", "--json"]
+    told = json.loads(turnlog(*line).out)
     assert (told["snapshot_frequency"], told["quota_bytes"]) == (7, None)
+    assert told["dictionaries"] is False
 
 
 @pytest.mark.parametrize(

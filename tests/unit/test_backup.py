@@ -78,7 +78,7 @@ def test_what_is_committed_meanwhile_is_not_in_it(store: Store, tmp_path: Path) 
     assert report.checked
     assert lines(tmp_path / "copy") == before
     assert calls == sorted(calls)
-    assert calls[-1] == (report.byte_count, report.byte_count)
+    assert calls[-1][0] == calls[-1][1] <= report.byte_count
 
 
 def test_a_read_only_store_is_backed_up_beside_its_writer(store: Store, tmp_path: Path) -> None:

@@ -14,16 +14,24 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog.body import decode_body
 from eventlog.errors import (
+    FormatVersionError,
     QuotaExceededError,
     ReadOnlyError,
     StoreClosedError,
     UsageError,
 )
 from eventlog.rows import CommitRecord
+from tests import old_store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEFAULTS = {"snapshot_frequency": 25, "max_messages": None, "quota_bytes": None}
+DEFAULTS = {
+    "snapshot_frequency": 25,
+    "max_messages": None,
+    "quota_bytes": None,
+    "dictionaries": True,
+}
 QUOTA_MIN = 1 << 20
 EVENTS = 40  # that fill the smallest quota
 Opens = Callable[..., Store]
@@ -139,6 +147,8 @@ def test_appends_go_on_beside_it(store: Store) -> None:
         {"quota_bytes": QUOTA_MIN - 1},
         {"quota_bytes": True},
         {"max_messages": -1},
+        {"dictionaries": 1},
+        {"dictionaries": None},
         {"snapshot_frequency": 7, "quota_bytes": 0},
     ],
     ids=str,
@@ -224,3 +234,24 @@ def test_other_processes_follow(store: Store, role: str) -> None:
         assert other.say("append") == f"{ {**DEFAULTS, 'snapshot_frequency': 13} } 13"
     other.end()
     assert store.last_position == EVENTS + (role == "writer")
+
+
+def test_an_old_store_gets_no_option_that_its_release_does_not_know(tmp_path: Path) -> None:
+    """That release would take the row for damaged."""
+    path = tmp_path / "store"
+    old_store.make(path)
+    with Store.open(path) as store:
+        told = store.configure(snapshot_frequency=7, dictionaries=False)
+        assert (told["snapshot_frequency"], told["dictionaries"]) == (7, False)
+        with store._log.views.transaction() as tables:
+            stored = decode_body(tables.options(), where="options")
+        assert set(stored) == {"snapshot_frequency", "max_messages", "quota_bytes"}
+        for change in ({"dictionaries": True}, {"max_messages": 9}):
+            with pytest.raises(FormatVersionError, match="version"):
+                store.configure(**change)  # type: ignore[arg-type]
+        assert store.check().ok
+    Store.upgrade(path, without_backup=True)
+    with Store.open(path) as store:
+        assert store.configure()["dictionaries"] is True
+        assert store.configure(dictionaries=False)["dictionaries"] is False
+        assert store.check().ok

@@ -168,6 +168,14 @@ def configure(
             "--quota-bytes", metavar="N|none", help="Bytes in use at which appends are refused."
         ),
     ] = None,
+    dictionaries: Annotated[
+        bool | None,
+        typer.Option(
+            "--dictionaries/--no-dictionaries",
+            help="Compress each tenant's sealed events with what its sessions have in common.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show or change the options that are stored in a store.
@@ -176,13 +184,15 @@ def configure(
     """
     from turnlog.verbs import configure_store
 
-    changes: dict[str, int | None] = {}
+    changes: dict[str, int | bool | None] = {}
     if snapshot_frequency is not None:
         changes["snapshot_frequency"] = snapshot_frequency
     if max_messages is not None:
         changes["max_messages"] = _number_or_none("--max-messages", max_messages)
     if quota_bytes is not None:
         changes["quota_bytes"] = _number_or_none("--quota-bytes", quota_bytes)
+    if dictionaries is not None:
+        changes["dictionaries"] = dictionaries
     leave(configure_store.run(store, changes, as_json=as_json))
 
 

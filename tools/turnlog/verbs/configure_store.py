@@ -25,6 +25,13 @@ def run(path: Path, changes: dict[str, Any], *, as_json: bool) -> ExitCode:
         return ExitCode.OK
     width = 2 + max(len(name) for name in options)
     for name, value in options.items():
-        text = "none" if value is None else f"{value:,}"
-        screen.line((f"{name:<{width}}", "bold"), text)
+        screen.line((f"{name:<{width}}", "bold"), _text(value))
     return ExitCode.OK
+
+
+def _text(value: bool | int | None) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}"
