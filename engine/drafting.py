@@ -194,6 +194,18 @@ def draft_event(
     )
 
 
+def draft_control(code: int, body: object = None) -> Draft:
+    """Encode an event of a control kind, as the store's own calls write them.
+
+    Raises:
+        LimitExceededError: The body is too large.
+    """
+    encoded, fixes = encode_body(body)
+    extension = b"" if fixes is None else encode_plain({_BODY_FIXES: fixes})
+    tail = encode_tail(code, 0, 0, NO_TIME, 0, len(extension))
+    return Draft(tail, extension + encoded, len(extension))
+
+
 def encode_opening(
     user_id: str | None,
     title: str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.fold import folds_of
 from eventlog.ack import Ack
 from eventlog.errors import FormatVersionError
 from eventlog.log import Log
@@ -69,6 +70,7 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     reclaim = Reclaim(done.session_number, log.index, log.writer.pause, lambda: environment.is_low)
     log.writer.run(reclaim, left_s)
     log.cache.clear()
+    folds_of(log).clear()
     return ErasureReceipt(
         tenant=ack.name[0],
         session=ack.name[1],

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.drafting import make_ack
+from engine.drafting import draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
 from engine.state import read_fold
-from eventlog.ack import Ack, Draft, Removal
+from eventlog.ack import Ack, Removal
 from eventlog.arguments import seconds, whole
-from eventlog.body import encode_plain
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX
-from eventlog.record import BASE, NO_TIME, TOMBSTONE, encode_tail
+from eventlog.record import BASE, TOMBSTONE
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -91,7 +90,6 @@ class Removing:
 
     def _remove(self, kind: int, body: Any, removal: Removal) -> Ack:
         require_removal(self._store._log)
-        draft = Draft(encode_tail(kind, 0, 0, NO_TIME, 0, 0), encode_plain(body))
-        ack = make_ack(self._name, (draft,), opening=None, removal=removal)
+        ack = make_ack(self._name, (draft_control(kind, body),), opening=None, removal=removal)
         self._store._submit(ack, None)
         return ack

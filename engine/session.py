@@ -12,6 +12,7 @@ from engine.blobs import BlobLike, addresses_of
 from engine.drafting import (
     AckMode,
     Part,
+    draft_control,
     draft_event,
     draft_message,
     encode_opening,
@@ -27,7 +28,7 @@ from engine.variables import Variable, change_body
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
 from eventlog.arguments import items, whole
-from eventlog.body import encode_body, encode_plain
+from eventlog.body import encode_body
 from eventlog.errors import (
     InvalidMessageError,
     LimitExceededError,
@@ -37,7 +38,7 @@ from eventlog.errors import (
 )
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
-from eventlog.record import CONTROL, HEADER_BYTES, NO_TIME, encode_tail
+from eventlog.record import CONTROL, HEADER_BYTES
 from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Session(Removing):
 
     def create(self) -> Ack:
         """Write the session without an event of the caller's; fine when it exists already."""
-        draft = Draft(encode_tail(CONTROLS["open"], 0, 0, NO_TIME, 0, 0), encode_plain(None))
-        ack = make_ack(self._name, (draft,), opening=self._opening, create=True)
+        drafts = (draft_control(CONTROLS["open"]),)
+        ack = make_ack(self._name, drafts, opening=self._opening, create=True)
         self._store._submit(ack, None)
         return ack
 
@@ -468,8 +469,8 @@ class Session(Removing):
             FormatVersionError: The store has format version 1.
         """
         self._store._require_version(2, "roll-ups")
-        draft = Draft(encode_tail(CONTROLS["roll_up"], 0, 0, NO_TIME, 0, 0), encode_plain(None))
-        ack = make_ack(self._name, (draft,), opening=None, only_existing=True)
+        drafts = (draft_control(CONTROLS["roll_up"]),)
+        ack = make_ack(self._name, drafts, opening=None, only_existing=True)
         self._store._submit(ack, None)
         return ack
 

@@ -7,6 +7,7 @@ events, now and later, whatever was sealed, reopened, or written by another proc
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,17 +20,14 @@ from hypothesis import strategies as st
 from engine import (
     ConflictError,
     InvalidMessageError,
+    SessionGoneError,
     SessionNotFoundError,
     Store,
     TrimmedError,
     UsageError,
     Variable,
 )
-from engine.fold import encode_base
 from engine.session import Session
-from engine.state import read_fold
-from eventlog.ack import Removal
-from eventlog.record import BASE
 from tests.format.values import identical
 from tests.model.actors import Workers
 from tests.model.model import Append, New
@@ -573,19 +571,18 @@ def test_a_purged_session_begins_with_its_base(
     store = checked_store(snapshot_frequency=4, max_messages=5)
     model = Model(4, 5)
     call = store.session("s")
+    hard = ["\ud83d", {"\udc00": b"\xff"}, struct.unpack(">d", b"\xff\xf8" + bytes(6))[0]]
     for number in range(10):
         for step in (
             ("append", 1),
-            ("update", ({f"k{number % 4}": number, "all": number}, {f"k{(number + 1) % 4}"})),
+            ("update", ({f"k{number % 4}": hard, "all": number}, {f"k{(number + 1) % 4}"})),
             ("append", 1),
         ):
             perform(call, model, step, store)
     store.session("other").append({}).result(HANG_S)
     if floor < 25:
         store.flush(HANG_S)
-    fold = read_fold(store, ("", "s"), floor - 1)
-    assert fold is not None
-    call._remove(BASE, encode_base(fold), Removal(floor)).result(HANG_S)
+    call.purge(floor).result(HANG_S)
     model.moments.append(model.now)
     for again in range(3):
         assert identical(moment_of_purged(call, floor, model), [])
@@ -604,17 +601,31 @@ def test_a_purged_session_begins_with_its_base(
             store._folds.clear()
 
 
+def test_folds_of_an_erased_session_leave_memory(store: Store) -> None:
+    call = store.session("s")
+    call.update_state({"secret": "canary"}).result(HANG_S)
+    assert call.state and store.stats()["memory"]["fold_bytes"]
+    past = call.at(0)
+    call.erase(HANG_S)
+    assert store.stats()["memory"]["fold_bytes"] == 0
+    assert (call.state, call.variables(), call.exists) == ({}, [], False)
+    with pytest.raises(SessionGoneError):
+        past.state  # noqa: B018
+    call.update_state({"new": 1}).result(HANG_S)
+    assert call.state == {"new": 1} and call.at(0).state == {"new": 1}
+    with pytest.raises(SessionGoneError):
+        past.history()
+
+
 def moment_of_purged(call: Session, floor: int, model: Model) -> list[int]:
     """Sequences from the floor on at which a purged session is not what it was."""
     wrong = []
     for sequence in range(floor, len(model.moments)):
         past, moment = call.at(sequence), model.moments[sequence]
         view = [body["n"] for body in past.history()]
-        if (past.state, past.head, past.message_count) != (
-            moment.state,
-            moment.head,
-            moment.messages,
-        ) or view != list(moment.view)[len(moment.view) - len(view) :]:
+        told = {"state": past.state, "head": past.head, "messages": past.message_count}
+        wanted = {"state": moment.state, "head": moment.head, "messages": moment.messages}
+        if not identical(told, wanted) or view != list(moment.view)[len(moment.view) - len(view) :]:
             wrong.append(sequence)
     return wrong
 
