@@ -107,7 +107,8 @@ def state_of(fold: Fold | None) -> dict[str, Any]:
     """The values of all variables by key; a new dict of new values, so it may be changed."""
     if fold is None:
         return {}
-    return {key: stored.decode().value for key, stored in sorted(fold.variables.items())}
+    variables = fold.variables
+    return {key: variables[key].value() for key in sorted(variables)}
 
 
 def variables_of(fold: Fold | None, prefix: str) -> list[Variable]:
@@ -117,5 +118,5 @@ def variables_of(fold: Fold | None, prefix: str) -> list[Variable]:
     if fold is None:
         return []
     return [
-        stored.decode() for key, stored in sorted(fold.variables.items()) if key.startswith(prefix)
+        fold.variables[key].decode() for key in sorted(fold.variables) if key.startswith(prefix)
     ]

@@ -65,13 +65,14 @@ class StoredVariable:
 
     def decode(self) -> Variable:
         """The variable with its value, each time a new one."""
-        where = f"variable {self.key!a}"
-        return Variable(
-            self.key,
-            decode_body(self.data, self.fixes, where=where),
-            self.updated_us,
-            self.sequence,
-        )
+        return Variable(self.key, self.value(), self.updated_us, self.sequence)
+
+    def value(self) -> Any:
+        """The value, each time a new one."""
+        return decode_body(self.data, self.fixes, where=self)
+
+    def __str__(self) -> str:
+        return f"variable {self.key!a}"
 
     def content(self) -> bytes:
         """The content of its row."""
