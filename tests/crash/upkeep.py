@@ -7,7 +7,7 @@ whole after anything, a *doomed* one is as it was or gone, and never in between.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,21 @@ FILES: Final = {DATA_FILE, LOCK_FILE, MARKER_FILE, *LOCK_FILES}
 PIECE: Final = 10  # messages of one append
 AFTER: Final = ("", "after")  # what is appended when the work is done, or has failed
 FILLER: Final = ("", "filler")  # what makes others be cut; not looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is done to a store; ``path`` is the store's, and others may be made beside it.
+
+    Attributes:
+        prepare: Makes the store.
+        run: Does the work; when it was done before, or in part, it does the rest.
+        judge: Raises unless the work is done or, with ``done`` False, not begun.
+    """
+
+    prepare: Callable[[Path], None]
+    run: Callable[[Path], None]
+    judge: Callable[[Path, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +114,20 @@ class Content:
         return False
 
 
-def judge_order(store: Store, contents: Iterable[Content]) -> None:
+def judge_order(
+    store: Store, contents: Iterable[Content], apart: Mapping[Name, list[Any]] | None = None
+) -> None:
     """All positions are there, and what is read holds these sessions' events and no others.
 
     Args:
         store: The store.
         contents: Sessions that are there; ``AFTER`` and ``FILLER`` may be, too.
+        apart: Bodies of others, by session.
     """
     last = store.last_position
     every = list(store.read(voids=True))
     assert [event.position for event in every] == list(range(1, last + 1))
-    wanted = {content.name: content.bodies() for content in contents}
+    wanted = {content.name: content.bodies() for content in contents} | dict(apart or {})
     found: dict[Name, list[Any]] = {name: [] for name in wanted}
     for event in every:
         if event.kind in ("void", "tombstone", "base", "roll_up"):
