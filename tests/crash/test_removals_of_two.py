@@ -169,9 +169,39 @@ def test_row_65_a_reader_took_its_view_before(
     one.remove(**WHERE)
     late = [one.append(CALL, 2)] if again else []
     two.release()
-    wanted = {CALL[1]: 2} if again else {}
-    assert two.join() == ["done", wanted if way == "list" else places(*late)]
+    before = {CALL[1]: 30}  # a listing has begun its transaction
+    assert two.join() == ["done", before if way == "list" else places(*late)]
     assert seen(two) == (holds(2, *late) if again else GONE)
+    assert two.look(way="list", **WHERE) == ({CALL[1]: 2} if again else {})
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+@pytest.mark.parametrize("failpoint", ["read.after_view", "list.after_view"])
+def test_row_65_a_reader_took_its_view_before_in_the_same_process(
+    pair: tuple[Peer, Peer], failpoint: str, sealed: bool, again: bool
+) -> None:
+    """Its memory changes under it, between the view and the read."""
+    one, _ = pair
+    one.seal(eagerly=sealed)
+    one.append(CALL, 30)
+    one.append(("", "other"), 1)
+    one.flush()
+    way = "list" if failpoint.startswith("list") else "events"
+    one.hold(failpoint=failpoint)
+    one.start(command="look", arguments={"way": way, **WHERE})
+    assert one.held()
+    one.remove(**WHERE)
+    late = [one.append(CALL, 2)] if again else []
+    one.release()
+    what, found = one.join()
+    assert what == "done"
+    if way == "list":
+        now = {CALL[1]: 2} if again else {}
+        assert found in [{"other": 1, **each} for each in ({CALL[1]: 30}, {}, now)]
+    else:
+        assert found == places(*late)
+    assert seen(one) == (holds(3, *late) if again else GONE)
 
 
 @pytest.mark.parametrize("passes", range(5))

@@ -45,9 +45,13 @@ class Workshop:
         forks: Starts the processes.
         stock: Where the prepared stores are; workshops may share it.
         folder: Where the copies are.
+        thorough: Also let the reader that is made from FORMAT.md alone read what was left.
     """
 
-    def __init__(self, forks: ForkServer, stock: Path, folder: Path) -> None:
+    def __init__(
+        self, forks: ForkServer, stock: Path, folder: Path, *, thorough: bool = False
+    ) -> None:
+        self._thorough = thorough
         self._forks = forks
         self._stock = stock
         self._folder = folder
@@ -88,7 +92,8 @@ class Workshop:
         work = WORKS[job.work]
         try:
             work.judge(job.path, False)
-            independent.Reader(job.path)
+            if self._thorough:
+                independent.Reader(job.path)
             again = job.path.with_name("journal of the successor")
             self._forks.start(
                 perform, job.path.parent, path=job.path, journal=again, name=job.work
