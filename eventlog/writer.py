@@ -550,17 +550,19 @@ class Writer:
         leaving = {each.state for each in plan.removed}
         projections = self._projections if tables.has("state") else ()
         dictionary_of = self._follow_dictionaries(tables, record)
-        sealing = seal(
-            tables,
-            log,
-            index,
-            record.floor,
-            len(plan.records),
-            leaving,
-            projections,
-            self.pause,
-            dictionary_of,
-        )
+        sealing = Sealing(floor=record.floor)
+        if self.environment.has_room():  # else what is left of the disk is for removals
+            sealing = seal(
+                tables,
+                log,
+                index,
+                record.floor,
+                len(plan.records),
+                leaving,
+                projections,
+                self.pause,
+                dictionary_of,
+            )
         merging = Merging()
         try:
             merging = self._merge(tables, plan, sealing, dictionary_of)
@@ -598,7 +600,7 @@ class Writer:
         dictionary_of: Callable[[int], Dictionary | None],
     ) -> Merging:
         """Merging's share of work: none after a failure, which may have come of too little room."""
-        if self._vain or self.index.damaged:
+        if self._vain or self.index.damaged or self.environment.is_low:
             return Merging()
         now_us = CLOCK.monotonic_us()
         share = self.merges.share(len(plan.records), now_us)
@@ -611,7 +613,7 @@ class Writer:
         merged = self.merges.content_bytes - self._merged_before
         if machine.closing and merged > CLOSE_MERGE_BYTES_MAX:
             return False
-        return bool(self.merges.waiting) and not self.index.damaged
+        return bool(self.merges.waiting) and not self.index.damaged and not self.environment.is_low
 
     def _finish(
         self,

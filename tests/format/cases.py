@@ -245,7 +245,7 @@ def _encode_void(values: Values) -> Row:
         "tokens": 9,
         "kind": 1,
         "role": 2,
-        "flags": values["flags"] & ~int(Flag.VOID) | int(Flag.INDEXABLE | Flag.CONTINUES),
+        "flags": values["flags"] & ~int(Flag.VOID) | int(Flag.INDEXABLE | Flag.ROLLS_UP),
         "body": b"\xf6",
     }
     key, stored = _encode_record(fields)

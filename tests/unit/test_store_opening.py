@@ -61,6 +61,7 @@ def test_stored_options_stay(store_path: Path) -> None:
             "snapshot_frequency": 7,
             "max_messages": None,
             "quota_bytes": 2**30,
+            "dictionaries": True,
         }
     with Store.open(store_path) as store:
         assert store.stats()["options"]["snapshot_frequency"] == 7
