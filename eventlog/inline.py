@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from eventlog.body import decode_body
 from eventlog.keys import U64
 from eventlog.record import (
     CONTROL,
     KIND_BYTE,
+    Extension,
     Origin,
     Record,
+    decode_extension,
     decode_record,
 )
 from eventlog.roles import SPARE
@@ -123,8 +126,26 @@ def changes_of(projections: Sequence[InlineProjection], event: Record) -> dict[b
     }
 
 
-def base_of(projections: Sequence[InlineProjection], event: Record) -> dict[bytes, bytes | None]:
-    """As ``changes_of``: the rows that a ``base`` event holds."""
+def base_of(
+    projections: Sequence[InlineProjection], event: Record, first: int
+) -> dict[bytes, bytes | None] | None:
+    """As ``changes_of``: the rows that a ``base`` event holds.
+
+    Args:
+        projections: The projections.
+        event: The event.
+        first: The session's purge floor.
+
+    Returns:
+        None when it is the base of an earlier purge.
+
+    Raises:
+        CorruptionError: The event's body is none of a base.
+    """
+    marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
+    body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
+    if type(body) is not dict or body.get("last") != first - 1:
+        return None
     number = event.origin.number
     return {
         state_key(number, projection.number, subkey): content

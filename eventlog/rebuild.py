@@ -331,7 +331,11 @@ class Rebuild:
         for segment in tables.segments(number, row.sealed - 1, self._cache, reverse=True):
             place = segment.kinds.rfind(BASE)
             if place >= 0:
-                return base_of(self._projections, segment.make(place, origin, Record))
+                event = segment.make(place, origin, Record)
+                base = base_of(self._projections, event, row.first)
+                if base is not None:
+                    return base
+                break
             if segment.first_sequence <= row.first:
                 break
         # The base is loose: the rows that purged events made stand as they are.

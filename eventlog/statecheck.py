@@ -58,9 +58,9 @@ class StateCheck:
             try:
                 self._made.update(changes_of(self._projections, record))
                 if record.kind_code == BASE:
-                    # What later events change stands over it; an older base counts no more.
-                    self._base = base_of(self._projections, record)
-                    self._has_base = True
+                    base = base_of(self._projections, record, session.row.first)
+                    if base is not None:  # what later events change stands over it
+                        self._base, self._has_base = base, True
             except CorruptionError as error:
                 self._report.add_error(error, session.origin)
                 self._is_unsure = True
