@@ -32,6 +32,7 @@ from zstandard import (
 
 from eventlog.errors import CorruptionError
 from eventlog.limits import (
+    DICTIONARIES_LOADED_MAX,
     DICTIONARIES_MAX,
     DICTIONARY_BYTES_MAX,
     DICTIONARY_BYTES_MIN,
@@ -180,9 +181,13 @@ Find = Callable[[int], Dictionary]
 
 
 class LoadedDictionaries:
-    """The dictionaries that a process has loaded; any thread."""
+    """The dictionaries that a process has loaded, bounded in number; any thread.
 
-    def __init__(self) -> None:
+    The dict is replaced and never changed, so that no thread needs a lock.
+    """
+
+    def __init__(self, *, loaded_max: int = DICTIONARIES_LOADED_MAX) -> None:
+        self.loaded_max = loaded_max
         self._loaded: dict[int, Dictionary] = {}
 
     def find(self, number: int, load: Callable[[int], DictionaryRow]) -> Dictionary:
@@ -197,13 +202,10 @@ class LoadedDictionaries:
         """
         found = self._loaded.get(number)
         if found is None:
-            found = self._loaded[number] = Dictionary(number, load(number))
+            found = Dictionary(number, load(number))
+            newest = list(self._loaded.items())[1 - self.loaded_max :]
+            self._loaded = {**dict(newest), number: found}
         return found
-
-    def known(self, number: int) -> DictionaryRow | None:
-        """A dictionary's row, if it was loaded."""
-        found = self._loaded.get(number)
-        return None if found is None else found.row
 
     def clear(self) -> None:
         """Forget all: numbers may mean others by now."""

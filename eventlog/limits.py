@@ -66,6 +66,7 @@ DICTIONARY_BYTES_MAX: Final = 32 * KIB  # measured: more gains nothing on dialog
 DICTIONARY_SESSIONS_MAX: Final = 1_024  # sessions that one is trained on
 SAMPLE_BYTES_MAX: Final = 4 * KIB  # of one session, so that none shows through
 SAMPLES_BYTES_MAX: Final = 1 * MIB  # of one training: 0.1 s of a helper thread
+DICTIONARIES_LOADED_MAX: Final = 32  # in memory; with its contexts one takes about 1 MiB
 TRAIN_BYTES: Final = 1 * MIB  # content sealed of a tenant before one is trained
 # State
 STATE_PAGE_EVENTS: Final = 1_024  # control events that a fold reads in one transaction

@@ -650,7 +650,7 @@ class Log:
             if not tables.has_row("dict", dictionary_key(number)):
                 continue  # a vacuum left it out
             try:
-                row = self.cache.find_dictionary(tables, number).row
+                row = tables.load_dictionary(number)
                 facts[f"{number}"] = {
                     "tenant": tables.load_tenant(row.tenant_number).name,
                     "bytes": len(row.data),

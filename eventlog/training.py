@@ -85,6 +85,7 @@ class TenantDictionaries:
         self._start = start  # a training, of a tenant and beside the dictionary it has
         self.outcomes: deque[int] = deque()  # tenants whose training has ended
         self._newest: dict[int, int] = {}
+        self._ratios: dict[int, float] = {}  # of the newest when it was new, by tenant
         self._made = -1
         self._generation = 0
         self._has_inherited = False
@@ -96,6 +97,7 @@ class TenantDictionaries:
             return
         if self._made < 0 or record.generation != self._generation:
             self._newest = {}
+            self._ratios = {}
             self._cache.dictionaries.clear()
             self._generation, self._made = record.generation, 0
             found = tables.transaction.stat(tables.tables["segment"])
@@ -104,8 +106,9 @@ class TenantDictionaries:
         while self._made < record.dictionaries_made:
             self._made += 1
             try:
-                found_row = self._cache.find_dictionary(tables, self._made).row
-                self._newest[found_row.tenant_number] = self._made
+                row = tables.load_dictionary(self._made)
+                self._newest[row.tenant_number] = self._made
+                self._ratios[row.tenant_number] = row.ratio
             except CorruptionError:
                 pass  # check tells, and whoever reads what was made with it
             pause()
@@ -159,10 +162,8 @@ class TenantDictionaries:
     def _decide(self, tenant_number: int, tally: _Tally) -> None:
         number = self._newest.get(tenant_number, 0)
         if number:
-            row = self._cache.dictionaries.known(number)
-            fell = row is None or tally.content_bytes / tally.payload_bytes < row.ratio * (
-                1 - 1 / FALL_SHARE
-            )
+            least = self._ratios[tenant_number] * (1 - 1 / FALL_SHARE)
+            fell = tally.content_bytes / tally.payload_bytes < least
             is_due = fell and self._made < DICTIONARIES_AGAIN_MAX
         else:
             is_due = self._made < DICTIONARIES_MAX

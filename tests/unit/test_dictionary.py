@@ -120,16 +120,28 @@ def test_a_dictionary_is_loaded_once() -> None:
             raise CorruptionError("is missing", where="dictionary 9")
         return ROW
 
-    assert loaded.known(7) is None
     first = loaded.find(7, load)
     assert loaded.find(7, load) is first
-    assert loaded.known(7) == ROW
     for _ in range(2):
         with pytest.raises(CorruptionError, match="dictionary 9"):
             loaded.find(9, load)
     loaded.clear()
     assert loaded.find(7, load) is not first
     assert asked == [7, 9, 9, 7]
+
+
+def test_no_more_than_some_are_kept_in_memory() -> None:
+    """With 255 tenants each thread would have kept contexts for every one of them."""
+    loaded = LoadedDictionaries(loaded_max=2)
+    asked: list[int] = []
+
+    def load(number: int) -> DictionaryRow:
+        asked.append(number)
+        return ROW
+
+    for number in (1, 2, 1, 3, 2, 3, 1):
+        assert loaded.find(number, load).number == number
+    assert asked == [1, 2, 3, 1]
 
 
 def test_runs_of_several_tenants_are_sealed_together() -> None:

@@ -319,21 +319,10 @@ def tally(known: TenantDictionaries, tenant: int, content: int, payload: int) ->
     known.note(sealing)
 
 
-class Loaded:
-    """A cache that knows one dictionary, of ratio 4."""
-
-    def __init__(self) -> None:
-        self.dictionaries = self
-        self.row = DictionaryRow(1, 4_000, 1_000, (1,), b"")
-
-    def known(self, number: int) -> DictionaryRow | None:
-        return self.row if number == 1 else None
-
-
 def test_when_a_training_is_due() -> None:
     """Without one after 1 MiB, with one when its ratio fell; after each try later and later."""
     started: list[tuple[int, int]] = []
-    cache: Any = Loaded()
+    cache = SegmentCache(1, threading.Lock())
     known = TenantDictionaries(cache, lambda *of: not started.append(of))
     tally(known, 1, TRAIN_BYTES, 1)
     assert started == []  # nobody followed a transaction yet
@@ -344,7 +333,7 @@ def test_when_a_training_is_due() -> None:
     tally(known, 1, 1, 1)
     assert started == [(1, 0)]
     known.outcomes.append(1)
-    known._newest, known._made = {1: 1}, 1
+    known._newest, known._ratios, known._made = {1: 1}, {1: 4.0}, 1
     tally(known, 1, 3 * TRAIN_BYTES, TRAIN_BYTES)
     assert started[1:] == [(1, 1)]
     tally(known, 1, 35 * TRAIN_BYTES, 10 * TRAIN_BYTES)
