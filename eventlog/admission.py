@@ -105,8 +105,8 @@ class Lookups(Protocol):
     def first(self, state: SessionState) -> int:
         """First sequence of a session that was not purged."""
 
-    def is_gone(self, number: int) -> bool:
-        """True for a session that was deleted."""
+    def is_void(self, number: int, sequence: int) -> bool:
+        """True for an event that was removed."""
 
     def require_blobs(self, name: str, addresses: Sequence[bytes]) -> None:
         """Raise unless a tenant has these blobs."""
@@ -549,8 +549,8 @@ class Admission:
             elif known is not None:
                 number, sequence = known
                 stored = self._lookups.read_event(number, sequence)
-                if stored is None and self._lookups.is_gone(number):
-                    continue  # the id went with its session
+                if stored is None and self._lookups.is_void(number, sequence):
+                    continue  # the id went with its event
             else:
                 continue
             if (

@@ -121,9 +121,9 @@ class TransactionLookups:
         """See ``admission.Lookups``."""
         return self._row(state.number).first
 
-    def is_gone(self, number: int) -> bool:
+    def is_void(self, number: int, sequence: int) -> bool:
         """See ``admission.Lookups``."""
-        return self._row(number).is_gone
+        return sequence < self._row(number).first
 
     def secret(self, name: str) -> bytes:
         """See ``admission.Lookups``."""

@@ -78,7 +78,7 @@ class Memory:
     def first(self, state: SessionState) -> int:
         return state.row.first
 
-    def is_gone(self, number: int) -> bool:
+    def is_void(self, number: int, sequence: int) -> bool:
         return number in self.gone
 
     def new_number(self) -> int:

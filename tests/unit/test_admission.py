@@ -460,7 +460,7 @@ def test_ids_that_left_the_hot_log_are_looked_up_all_at_once() -> None:
     assert ledger.memory.calls.count("find_ids") == 1
 
 
-def test_an_id_goes_with_its_session_and_stays_without_its_event() -> None:
+def test_an_id_goes_with_its_event_when_that_is_removed() -> None:
     ledger = Ledger()
     ledger.memory.ids[id_digest(SECRET, "m")] = (9, 0)
     ledger.memory.gone.add(9)

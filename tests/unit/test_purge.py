@@ -100,6 +100,20 @@ def test_purges_follow_each_other(checked_store: Callable[..., Store]) -> None:
     assert session.at(33).state == {"at": 20, "v0": "x", "v10": "x", "v20": "x"}
 
 
+def test_ids_of_purged_events_are_free_also_after_a_rebuild(
+    checked_store: Callable[..., Store],
+) -> None:
+    store = checked_store(snapshot_frequency=1)
+    talk(store)
+    session = store.session("a")
+    session.purge(20).result()
+    store.flush()
+    assert session.append(said("new"), id="i3").result().first == 45
+    store.rebuild()
+    assert session.append(said("new"), id="i4").result().first == 46
+    assert session.append(said("m30"), id="i30").result().already
+
+
 def test_there_must_be_something_to_purge(store: Store) -> None:
     with pytest.raises(SessionNotFoundError):
         store.session("a").purge(1)
