@@ -32,7 +32,7 @@ U64_LITTLE: Final = Struct("<Q")
 
 @dataclass(slots=True)
 class Asked:
-    """An operation that was submitted."""
+    """An operation that was submitted; ``count`` of a purge is the first sequence to stay."""
 
     name: Name
     way: str
@@ -61,6 +61,15 @@ class Incarnation:
     def is_gone(self) -> bool:
         """Whether it ends with a tombstone."""
         return self.events[-1].kind == "tombstone"
+
+    @property
+    def first(self) -> int:
+        """The first sequence that is not void."""
+        return sum([event.kind == "void" for event in self.events])
+
+    def kept(self) -> list[Event]:
+        """What can be read of it."""
+        return self.events[self.first :]
 
 
 class Incarnations:
@@ -144,8 +153,11 @@ class Incarnations:
                     f"R2: bodies of {number}, which is gone, can be read",
                 )
             else:
+                kept = kinds[incarnation.first :]
                 self._hold(
-                    "void" not in kinds and "tombstone" not in kinds,
+                    "void" not in kept
+                    and "tombstone" not in kept
+                    and (len(kept) == len(kinds) or "base" in kept),
                     f"R2: {number} is not gone and holds {kinds}",
                 )
         return found
@@ -156,7 +168,7 @@ class Incarnations:
         for number, incarnation in found.items():
             if incarnation.is_gone:
                 continue
-            names = {(event.tenant, event.session) for event in incarnation.events}
+            names = {(event.tenant, event.session) for event in incarnation.kept()}
             self._hold(len(names) == 1, f"R4: {number} is {names}")
             name = names.pop()
             self._hold(name not in live, f"R3: {name} is {live.get(name)} and {number}")
@@ -171,17 +183,22 @@ class Incarnations:
                 (None if info is None else info.number) == live.get(name),
                 f"R2: {name} is {info}, not {live.get(name)}",
             )
-            events = found[live[name]].events if name in live else []
+            incarnation_or_none = found[live[name]] if name in live else None
+            events = [] if incarnation_or_none is None else incarnation_or_none.kept()
             self._hold(list(session.events()) == events, f"R1: events of {name} differ")
             bodies = [event.body for event in events if event.kind == "message"]
             self._hold(session.history() == bodies, f"R1: the history of {name} differs")
             self._hold(session.history(9) == bodies[-9:], f"R1: the last of {name} differ")
             if info is not None:
+                first = events[0].sequence
                 self._hold(
-                    (info.event_count, info.message_count, info.last_position)
-                    == (len(events), len(bodies), events[-1].position),
-                    f"R1: {info} of {len(events)} events",
+                    (info.event_count, info.last_position)
+                    == (events[-1].sequence + 1, events[-1].position)
+                    and len(bodies) <= info.message_count <= len(bodies) + first
+                    and (first > 0 or info.message_count == len(bodies)),
+                    f"R1: {info} of {len(events)} events from {first} on",
                 )
+                self._judge_floor(name, first)
         for tenant in ("", "acme"):
             listed = [
                 (tenant, info.name) for info in store.tenant(tenant).sessions(limit=1_000).sessions
@@ -193,9 +210,14 @@ class Incarnations:
     def _judge_appends(self, name: Name, number: int, incarnation: Incarnation) -> None:
         """Its events are appends to it, each whole and once."""
         seen: set[str] = set()
-        events = [event for event in incarnation.events if event.kind not in CONTROLS]
+        events = [event for event in incarnation.kept() if event.kind not in CONTROLS]
         while events:
             operation, count = events[0].body["operation"], events[0].body["count"]
+            start = events[0].body["place"]  # more than 0: the front of it was purged
+            self._hold(
+                start == 0 or (events[0].sequence == incarnation.first and not seen),
+                f"R4: {events[0]} in {number} is not the first of {operation}",
+            )
             asked = self.asked.get(operation)
             self._hold(
                 asked is not None and asked.name == name and asked.count == count,
@@ -204,10 +226,16 @@ class Incarnations:
             self._hold(operation not in seen, f"R4: {operation} is in {number} twice")
             seen.add(operation)
             self._hold(
-                [event.body for event in events[:count]] == bodies_of(operation, count),
+                [event.body for event in events[: count - start]]
+                == bodies_of(operation, count)[start:],
                 f"R4: {operation} in {number} is not whole",
             )
-            del events[:count]
+            del events[: count - start]
+
+    def _judge_floor(self, name: Name, first: int) -> None:
+        """Nothing was purged but what somebody asked for."""
+        asked = [each.count for each in self.asked.values() if each.name == name]
+        self._hold(first == 0 or first in asked, f"R5: nobody purged {name} below {first}")
 
     def _judge_told(self, every: list[Event], found: dict[int, Incarnation]) -> None:
         """What was acknowledged is so, or was removed since by somebody who said so."""
@@ -241,10 +269,17 @@ class Incarnations:
                         f"R5: nobody removed {told.number}, which holds {operation}",
                     )
                 elif asked.way == "append":
-                    events = incarnation.events[told.first : told.last + 1]
+                    first = max(told.first, incarnation.first)
+                    events = incarnation.events[first : told.last + 1]
+                    wanted = bodies_of(operation, asked.count)[first - told.first :]
                     self._hold(
-                        [event.body for event in events] == bodies_of(operation, asked.count),
+                        [event.body for event in events] == wanted,
                         f"R1: {operation}, told {told}, holds {events}",
+                    )
+                elif asked.way == "purge":
+                    self._hold(
+                        incarnation.first >= asked.count and event.kind in ("base", "void"),
+                        f"R5: {operation}, told {told}, left {event} and {incarnation.first}",
                     )
 
     def _judge_removed(self, store: Store) -> None:

@@ -6,6 +6,7 @@ session's incarnation that it reached; content follows from its name, as in ``wo
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -15,10 +16,17 @@ from typing import Any, Final
 
 from engine import Store
 from engine.events import Event
-from eventlog import removal
-from eventlog.errors import SessionGoneError, SessionNotFoundError
+from eventlog import rebuild, removal
+from eventlog.errors import (
+    ConflictError,
+    SessionGoneError,
+    SessionNotFoundError,
+    TrimmedError,
+    UsageError,
+)
 from tests.crash.journal import Journal
 from tests.crash.workload import Name, body_of, seal_eagerly, session_of
+from tests.format import independent
 
 SHARED: Final[tuple[Name, ...]] = (("", "call"), ("acme", "call"), ("acme", "a:b"))
 UNWATCHED: Final = ("filler", "auditor")  # sessions that are not of a writer
@@ -48,7 +56,8 @@ class Churn:
         """Submit the next operation."""
         random = self._random
         name = random.choice(self._names)
-        way = random.choices(("append", "delete", "erase", "again", "create"), (70, 9, 5, 10, 6))[0]
+        ways = ("append", "delete", "erase", "purge", "again", "create")
+        way = random.choices(ways, (70, 7, 4, 8, 10, 6))[0]
         if way == "again" and self._keyed:
             operation, name, count = random.choice(self._keyed)
             self._append(operation, name, count, operation)
@@ -66,8 +75,10 @@ class Churn:
             operation = self._name()
             self._note(operation, name, way)
             self._waiting.append((operation, session_of(self._store, name).delete()))
-        else:
+        elif way == "erase":
             self._erase(name)
+        else:
+            self._purge(name)
 
     def _name(self) -> str:
         self._count += 1
@@ -102,13 +113,26 @@ class Churn:
             position=receipt.position,
         )
 
+    def _purge(self, name: Name) -> None:
+        session = session_of(self._store, name)
+        info = session.info()
+        if info is None:
+            return
+        operation = self._name()
+        first = self._random.randint(1, info.event_count)
+        self._note(operation, name, "purge", first)
+        try:
+            self._waiting.append((operation, session.purge(first)))
+        except (ConflictError, TrimmedError, UsageError) as error:  # others were quicker
+            self._notes.write(no=operation, text=str(error))
+
     def settle(self, outstanding: int = 0) -> None:
         """Wait until at most so many are open."""
         while len(self._waiting) > outstanding:
             operation, ack = self._waiting.popleft()
             try:
                 ack.result(SETTLE_S)
-            except SessionNotFoundError as error:
+            except (SessionGoneError, SessionNotFoundError, TrimmedError) as error:
                 self._notes.write(no=operation, text=str(error))
                 continue
             self._notes.write(
@@ -166,19 +190,23 @@ class Watcher:
     def __init__(self) -> None:
         self._numbers: dict[Name, int] = {}
         self._gone: set[int] = set()
+        self._floors: dict[int, int] = defaultdict(int)  # by number: events below are void
         self._names: dict[int, Name] = {}
 
     def take(self, event: Event) -> None:
         """An event of any way of reading."""
         number = event.session_number
         if event.kind in ("void", "tombstone"):
-            self._gone.add(number)
+            if event.kind == "tombstone":
+                self._gone.add(number)
+            self._floors[number] = max(self._floors[number], event.sequence + 1)
             assert event.body is None, event
             return
         assert number not in self._gone, f"{event} of {number} came back"
+        assert event.sequence >= self._floors[number], f"{event} of {number} came back"
         name = (event.tenant, event.session)
         assert self._names.setdefault(number, name) == name, f"{number} is {name} and another"
-        if event.kind == "open" or event.session in UNWATCHED:
+        if event.kind in CONTROLS or event.session in UNWATCHED:
             return
         body = event.body
         assert body == body_of(body["operation"], body["place"], body["count"]), event
@@ -195,17 +223,23 @@ class Watcher:
         try:
             for event in session.events():
                 assert not events or event.session_number == events[0].session_number, event
-                assert event.sequence == len(events), event
+                assert not events or event.sequence == events[-1].sequence + 1, event
                 events.append(event)
+        except TrimmedError as error:
+            assert events and error.first > events[-1].sequence
+            return
         except SessionGoneError as error:
             assert events and error.expected == events[0].session_number
             assert isinstance(error.current, int) and error.current > error.expected
         for event in events:
-            if event.session_number not in self._gone:
+            if (
+                event.session_number not in self._gone
+                and event.sequence >= self._floors[event.session_number]
+            ):
                 self.take(event)
         if events:
             self.newest(name, events[0].session_number)
-            last = events[-1].body
+            last = events[-1].body if events[-1].kind == "message" else None
             if last is not None and last["place"] + 1 < last["count"]:
                 info = session.info()
                 assert info is None or info.number > events[0].session_number, (
@@ -311,6 +345,40 @@ def attend(path: str, journal: str, slot: str, seed: int, count: int | None = No
                     notes.write(saw=position)
                 if done == count:
                     return
+
+
+def remake(path: str, journal: str, slot: str, seed: int, count: int | None = None) -> None:
+    """A process that rebuilds what is derived, and makes backups that it reads.
+
+    Args:
+        path: The store.
+        journal: Where it says what it did.
+        slot: Its name.
+        seed: Decides what it does.
+        count: Things to do, None for no end.
+    """
+    random = Random(f"remake {slot}/{seed}")
+    notes = Journal(journal)
+    bounds: Any = rebuild
+    bounds.STEP_SESSIONS_MAX = 5
+    done = 0
+    with Store.open(path, create=False) as store:
+        while count is None or done < count:
+            done += 1
+            if random.random() < 0.7:
+                store.rebuild()
+                notes.write(saw=store.last_position)
+                continue
+            backup = Path(f"{journal}.backup {done}")
+            position = store.backup(backup).position
+            with Store.open(backup, create=False, read_only=True) as copy:
+                positions = [event.position for event in copy.read(voids=True)]
+                assert positions == list(range(1, position + 1))
+                report = copy.check()
+                assert report.ok, report.findings
+            assert independent.Reader(backup).last_position == position
+            shutil.rmtree(backup)
+            notes.write(saw=position)
 
 
 def journal_of(folder: Path, slot: str, number: int) -> Path:

@@ -22,7 +22,7 @@ from tests.crash.conftest import Watchdog
 from tests.crash.forkserver import Child, ForkServer
 from tests.crash.incarnations import Incarnations
 from tests.crash.journal import JournalReader
-from tests.crash.removals import UNWATCHED, attend, churn, journal_of, watch
+from tests.crash.removals import UNWATCHED, attend, churn, journal_of, remake, watch
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
@@ -163,6 +163,7 @@ def test_row_64_several_remove_and_append(
             Slot("other", churn, {"depth": 20, "pace_us": 1_000}),
             Slot("watcher", watch, {}),
             Slot("subscriber", attend, {}),
+            Slot("remaker", remake, {}),
         ]
 
     _run(forks, tmp_path, crash_cycles, crash_seed, slots, watchdog)
@@ -181,6 +182,7 @@ def test_rows_64_to_66_without_a_kill(forks: ForkServer, tmp_path: Path, crash_s
         ("three", watch, {"count": 150}),
         ("four", watch, {"count": 150}),
         ("five", attend, {"count": 600}),
+        ("six", remake, {"count": 20}),
     ):
         journal = journal_of(tmp_path, slot, 1)
         oracle.listen(journal)
