@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from engine.events import Event
 from engine.fold import FOLDED_KINDS, Fold, decode_base, make_fold
 from engine.variables import PROJECTION, Variable, decode_row, subkey_of
-from eventlog.errors import CorruptionError, SessionGoneError, UsageError
+from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError, UsageError
 from eventlog.index import Name
 from eventlog.inline import state_key
 from eventlog.limits import STATE_PAGE_EVENTS
@@ -41,6 +41,7 @@ def read_fold(
 
     Raises:
         SessionGoneError: The session was deleted, or deleted and made anew, meanwhile.
+        TrimmedError: The event was purged, and so was one after it.
     """
     fold: Fold | None = None
     while True:
@@ -56,7 +57,12 @@ def read_fold(
             number = past.view.origin.number
             if sequence is None:
                 sequence = past.view.event_count - 1
-            if fold is None:
+            if sequence < past.first - 1:
+                raise TrimmedError(
+                    f"the events of session {name[1]!r} below {past.first} were purged",
+                    first=past.first,
+                )
+            if fold is None or fold.sequence < past.first - 1:  # what follows it may be purged now
                 fold = _start(store, past, sequence)
             events, following = past.read_kinds(
                 fold.sequence + 1, sequence + 1, FOLDED_KINDS, Event, STATE_PAGE_EVENTS

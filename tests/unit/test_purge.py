@@ -13,6 +13,7 @@ from eventlog.errors import (
     TrimmedError,
     UsageError,
 )
+from eventlog.failpoints import failpoints
 from eventlog.limits import HOT_TABLE_POSITIONS
 
 
@@ -112,6 +113,50 @@ def test_ids_of_purged_events_are_free_also_after_a_rebuild(
     store.rebuild()
     assert session.append(said("new"), id="i4").result().first == 46
     assert session.append(said("m30"), id="i30").result().already
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+@pytest.mark.parametrize("first", [1, 5, 29, 30])
+def test_what_is_purged_already_is_said_so(
+    checked_store: Callable[..., Store], sealed: bool, first: int
+) -> None:
+    """The fold below the floor was looked for without end: the base's is after it."""
+    store = checked_store(snapshot_frequency=4)
+    talk(store)
+    session = store.session("a")
+    session.purge(30).result()
+    if sealed:
+        store.flush()
+    with pytest.raises(TrimmedError) as caught:
+        session.purge(first).result()
+    assert caught.value.first == 30
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_state_is_read_while_its_events_are_purged(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, pages: int, sealed: bool
+) -> None:
+    """A fold that had begun went on with what was gone, and that was taken for damage."""
+    monkeypatch.setattr("engine.state.STATE_PAGE_EVENTS", 1)
+    store = checked_store(snapshot_frequency=4 if sealed else 4_096)
+    talk(store)
+    session = store.session("a")
+    newest, wanted = session.state, session.at(40).state
+    looks = 0
+
+    def purge() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == pages + 1:  # the first is of ``at``
+            session.purge(39).result()
+
+    store._folds.clear()
+    with failpoints({"read.after_view": purge}):
+        found = session.at(40).state
+    assert looks > pages
+    assert found == wanted
+    assert session.state == newest
 
 
 def test_there_must_be_something_to_purge(store: Store) -> None:
