@@ -19,13 +19,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.blobs import require_content
-from engine.events import Event
+from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
 from eventlog.errors import CorruptionError
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
+from eventlog.record import BASE
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -92,12 +93,14 @@ class ExportedContents:
         event: Event,
         opening: Mapping[str, Any] | None = None,
         lost: list[CorruptionError] | None = None,
+        base: Mapping[str, Any] | None = None,
     ) -> Iterator[str]:
         """The lines of what an event names and was not told in its session, then its own.
 
         Args:
             event: The event.
             opening: See ``export.event_to_line``.
+            base: Likewise.
             lost: Gets why a content cannot be read; it is left out of the lines then.
 
         Raises:
@@ -112,7 +115,7 @@ class ExportedContents:
                 if lost is None:
                     raise
                 lost.append(error)
-        line = event_to_line(event, opening, [name for name, _ in told])
+        line = event_to_line(event, opening, [name for name, _ in told], base)
         for name, address in told:
             key = (event.session_number, address)
             if key not in self._told:
@@ -137,8 +140,48 @@ class ExportedContents:
 def export_lines(log: Log, events: Iterable[Event]) -> Iterator[str]:
     """The export lines of events, and of the contents that they name; see ``Store``."""
     exported = ExportedContents(log)
+    beginnings = Beginnings(log)
     for event in events:
-        yield from exported.lines(event)
+        preface = beginnings.of(event)
+        if preface is None:
+            yield from exported.lines(event)
+        else:
+            yield from exported.lines(event, preface.opening, base=preface.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """What the line of a session's first event tells when what was before it was purged."""
+
+    opening: dict[str, Any]
+    base: dict[str, Any] | None
+
+
+class Beginnings:
+    """Looks at the first event of each session, whether its beginning was purged."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._number = -1
+
+    def of(self, event: Event) -> Preface | None:
+        """What the line of an event says of what was purged before it; None for nothing."""
+        is_first = event.session_number != self._number
+        self._number = event.session_number
+        if not is_first or not event.sequence:
+            return None
+        name = (event.tenant, event.session)
+        facts = self._log.views.facts(name)
+        if facts is None or facts.row.first != event.sequence:
+            return None
+        with self._log.views.past(name) as past:
+            base = None if past is None else past.last_of_kind(BASE, Event)
+        opening = opening_of(facts.row, event.session_number)
+        if base is None:
+            return Preface(opening, None)
+        # Where no public event is left, none tells by its parent what the head is.
+        head = {"head": facts.head} if facts.head < event.sequence else {}
+        return Preface(opening, {**base.body, **head})
 
 
 @dataclass(frozen=True, slots=True)

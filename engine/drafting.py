@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
 from engine.variables import check_change
-from eventlog.ack import Ack, Draft, Removal, Terms
+from eventlog.ack import Ack, Beginning, Draft, Removal, Terms
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
@@ -247,6 +247,7 @@ def make_ack(
     opening: Any,
     expected_head: int | None = None,
     expected_next: int | None = None,
+    begin: Beginning | None = None,
     idempotency_key: str | None = None,
     mode: AckMode = "durable",
     create: bool = False,
@@ -264,6 +265,7 @@ def make_ack(
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
+        begin=begin,
         key=_checked_key(idempotency_key),
         content=b"" if idempotency_key is None else fingerprint_of(drafts),
         create=create,

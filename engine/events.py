@@ -194,6 +194,7 @@ class SessionInfo:
         event_count: Events; sequences run from 0 to one less.
         message_count: Events of kind ``message``.
         head: Sequence of the event that the next append follows, None when there is none.
+        first_sequence: Sequence of the first event that was not purged.
         last_sequence: Sequence of the last event.
         last_position: Position of the last event.
         loose_count: Messages since the last roll-up; in a store of format version 1 as the next.
@@ -211,6 +212,7 @@ class SessionInfo:
     event_count: int
     message_count: int
     head: int | None
+    first_sequence: int
     last_sequence: int
     last_position: int
     loose_count: int

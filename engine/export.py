@@ -45,6 +45,7 @@ LINE_KEYS: Final = (
     "speech_id",
     "request_id",
     "opening",
+    "base",
     "metadata",
     "blobs",
     "body",
@@ -128,6 +129,7 @@ def event_to_line(
     event: Event,
     opening: Mapping[str, Any] | None = None,
     blobs: Sequence[str] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> str:
     """The export line of an event, without its newline.
 
@@ -138,17 +140,20 @@ def event_to_line(
         opening: Facts given when the session was created; None takes the event's own.
         blobs: Names of the contents that it refers to (``contents``), which lines before tell;
             None takes the addresses, which only a store that has them can load.
+        base: Of a session's first event after a purge: what the purged ones added up to.
     """
-    return encode_line(line_mapping(event, opening, blobs))
+    return encode_line(line_mapping(event, opening, blobs, base))
 
 
 def line_mapping(
     event: Event,
     opening: Mapping[str, Any] | None = None,
     blobs: Sequence[str] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The export line of an event as a mapping, escaped and in the order of ``LINE_KEYS``."""
-    values = {key: getattr(event, key) for key in LINE_KEYS}
+    values = {key: getattr(event, key) for key in LINE_KEYS if key != "base"}
+    values["base"] = base
     values["blobs"] = [address.hex() for address in event.blobs] if blobs is None else list(blobs)
     if opening is not None:
         values["opening"] = dict(opening)
@@ -166,7 +171,8 @@ def escape_line(values: Mapping[str, Any]) -> dict[str, Any]:
     line: dict[str, Any] = {}
     for key in LINE_KEYS:
         item = values.get(key)
-        if item is not None and (item or key not in _OMITTED_EMPTY):
+        is_beginning = key == "opening" and values.get("sequence")  # of what was not purged
+        if item is not None and (item or key not in _OMITTED_EMPTY or is_beginning):
             line[key] = escape(item)
     return line
 
@@ -212,14 +218,12 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
     sequence, parent = event["sequence"], event["parent"]
     if sequence is not None and parent is not None and parent >= sequence:
         raise ValueError(f"parent {parent} does not come before sequence {sequence}")
-    for key in ("opening", "metadata"):
+    for key in ("opening", "base", "metadata"):
         item = event[key]
         if item is not None:
             item = event[key] = unescape(item)
             if type(item) is not dict:
                 raise ValueError(f"{key} must be an object")
-    if event["opening"] is not None and sequence not in (None, 0):
-        raise ValueError(f"opening belongs to sequence 0, not to {sequence}")
     blobs = event["blobs"]
     if blobs is not None and not (
         type(blobs) is list

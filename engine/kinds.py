@@ -34,7 +34,8 @@ CONTROLS: Final = {
     "options": OPTIONS,
     "void": VOID,
 }
-LOADABLE: Final = frozenset({"open", "variables", "roll_up"})  # control kinds that an export holds
+# Control kinds that an export holds.
+LOADABLE: Final = frozenset({"open", "base", "variables", "roll_up"})
 # Names that later control kinds will have; none may mean something else in a store by then.
 RESERVED: Final = frozenset(
     "artifact artifacts checkout document documents head heads head_move head_moves media "

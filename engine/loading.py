@@ -19,7 +19,9 @@ from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS
 from engine.export import encode_line, escape_line, line_mapping, line_to_event
-from eventlog.ack import Ack, Draft
+from engine.kinds import kind_code
+from engine.projections import rows_of_base
+from eventlog.ack import Ack, Beginning, Draft
 from eventlog.arguments import iterable, whole
 from eventlog.blobput import Upload
 from eventlog.errors import (
@@ -32,7 +34,7 @@ from eventlog.errors import (
 )
 from eventlog.index import Name
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import CONTROL
+from eventlog.record import CONTROL, NO_PARENT
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -67,9 +69,24 @@ class _Arrival:
         self.stored = stored
         self.head = head  # of what is stored and waits
         self.following = 0
+        self.first = 0  # events below it were purged
+        self.begin: int | None = None  # the head below it, where that is not known yet None
+        self.base: Mapping[str, Any] | None = None  # what those added up to
         self.opening = opening
         self.drafts: list[Draft] = []
         self.byte_count = 0
+
+
+def _head_of(base: Mapping[str, Any] | None, first: int) -> int | None:
+    """The head below a session's first event, where its base tells it.
+
+    Raises:
+        UsageError: It is none.
+    """
+    head = None if base is None else base.get("head")
+    if head is not None and not (type(head) is int and 0 <= head < first):
+        raise UsageError(f"base has a head {head!r} that cannot be")
+    return head
 
 
 class Loader:
@@ -154,6 +171,10 @@ class Loader:
         tenant = self._tenant(event["tenant"])
         name = (tenant, event["session"])
         arrival = self._arrivals.get(name)
+        if arrival is not None and event["opening"] is not None:
+            raise UsageError("opening belongs to the first event of a session")
+        if event["base"] is not None and (event["opening"] is None or not event["sequence"]):
+            raise UsageError("base belongs to the first event after a purge, beside its opening")
         if arrival is None:
             arrival = self._arrivals[name] = self._arrive(name, event)
         sequence = event["sequence"]
@@ -169,10 +190,16 @@ class Loader:
                 current=sequence,
             )
         arrival.following += 1
+        if sequence < arrival.first:
+            self._skipped += 1
+            return
         if sequence < arrival.stored:
             self._compare(name, sequence, event, blobs)
             self._skipped += 1
             return
+        is_public = kind_code(event["kind"], loading=True) < CONTROL
+        if arrival.first and arrival.begin is None and is_public and not arrival.stored:
+            arrival.begin = arrival.head = event["parent"]
         if event["parent"] not in (None, arrival.head):
             raise AppendConflictError(
                 f"event {sequence} of session {name[1]!r} follows {event['parent']}, which is not "
@@ -180,7 +207,9 @@ class Loader:
                 expected=event["parent"],
                 current=arrival.head,
             )
-        if event["kind"] in ("variables", "roll_up"):
+        if arrival.first and not arrival.stored:
+            self._store._require_version(2, "a session whose beginning was purged")
+        if event["kind"] in ("base", "variables", "roll_up"):
             self._store._require_version(2, f"events of kind {event['kind']}")
         draft = draft_event(
             event["kind"],
@@ -215,14 +244,26 @@ class Loader:
         if event["opening"] is not None:
             opening = encode_facts(event["opening"])
         if info is None:
-            return _Arrival(0, None, opening)
-        return _Arrival(info.event_count, info.head, opening)
+            arrival = _Arrival(0, None, opening)
+            if event["sequence"] and event["opening"] is not None:
+                arrival.first = arrival.following = event["sequence"]
+                arrival.base = event["base"]
+                rows_of_base(arrival.base)  # refused here, where the line is known
+                arrival.begin = arrival.head = _head_of(arrival.base, arrival.first)
+            return arrival
+        arrival = _Arrival(info.event_count, info.head, opening)
+        arrival.first = info.first_sequence
+        return arrival
 
     def _compare(
         self, name: Name, sequence: int, event: dict[str, Any], blobs: tuple[bytes, ...]
     ) -> None:
-        stored = self._store.tenant(name[0]).session(name[1]).event(sequence)
+        session = self._store.tenant(name[0]).session(name[1])
+        stored = session.event(sequence)
         ours = line_mapping(stored, stored.opening)
+        if sequence:  # where its beginning was purged, here or there, a line tells the opening
+            ours.pop("opening", None)
+            event = {**event, "opening": None, "base": None}
         theirs = escape_line(
             {
                 **event,
@@ -247,10 +288,15 @@ class Loader:
         """Append what waits, one batch a session, and wait until all of it is durable."""
         acks: list[Ack] = []
         for name, arrival in self._unwritten.items():
+            begin = None
+            if arrival.first and not arrival.stored:
+                head = NO_PARENT if arrival.begin is None else arrival.begin
+                begin = Beginning(arrival.first, head, rows_of_base(arrival.base))
             ack = make_ack(
                 name,
                 arrival.drafts,
                 opening=arrival.opening,
+                begin=begin,
                 expected_next=arrival.following - len(arrival.drafts),
             )
             self._loaded += len(arrival.drafts)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from engine.events import Event
 from engine.fold import decode_base
-from engine.variables import PROJECTION, changed_by, subkey_of
+from engine.variables import (
+    PROJECTION,
+    StoredVariable,
+    changed_by,
+    decode_variables,
+    subkey_of,
+)
+from eventlog.errors import CorruptionError, UsageError
 from eventlog.inline import Changes, InlineProjection
 from eventlog.record import VARIABLES, Record
 
@@ -31,6 +39,25 @@ class VariablesProjection:
 
 
 PROJECTIONS: Final[tuple[InlineProjection, ...]] = (VariablesProjection(),)
+
+
+def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
+    """The rows of all projections that the body of a ``base`` event stands for.
+
+    Raises:
+        UsageError: It is the body of none.
+    """
+    if body is None:
+        return []
+    try:
+        variables = decode_variables(body.get("variables"), "base")
+    except CorruptionError as error:
+        raise UsageError(str(error)) from error
+    return [(PROJECTION, subkey_of(key), each.content()) for key, each in _by_key(variables)]
+
+
+def _by_key(variables: Mapping[str, StoredVariable]) -> list[tuple[str, StoredVariable]]:
+    return sorted(variables.items(), key=lambda item: item[0])
 
 
 def _event(record: Record) -> Event:

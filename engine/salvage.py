@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from engine.contents import ExportedContents
+from engine.contents import Beginnings, ExportedContents, Preface
 from engine.events import Event, decode_opening
 from engine.export import encode_line, escape_line
 from eventlog.errors import CorruptionError
@@ -63,10 +63,11 @@ def salvage_lines(
     """
     walk = Salvage(log, Event)
     exported = ExportedContents(log)
+    beginnings = Beginnings(log)
     for found in sorted(walk.sessions(), key=_in_order):
         origin = found.origin
         if tenant in (None, origin.tenant) and session in (None, origin.name):
-            yield from _session_lines(walk, found, exported)
+            yield from _session_lines(walk, found, exported, beginnings)
     for lost in walk.strays():
         yield Lost(None, None, lost.first, lost.last, lost.error)
 
@@ -76,7 +77,10 @@ def _in_order(found: FoundSession) -> tuple[bytes, bytes]:
 
 
 def _session_lines(
-    walk: Salvage[Event], found: FoundSession, exported: ExportedContents
+    walk: Salvage[Event],
+    found: FoundSession,
+    exported: ExportedContents,
+    beginnings: Beginnings,
 ) -> Iterator[str | Lost]:
     origin = found.origin
     mark: dict[str, Any] = {
@@ -89,7 +93,10 @@ def _session_lines(
     for each, following in _with_next(walk.read(found)):
         if isinstance(each, Event):
             blobs: list[CorruptionError] = []
-            lines = exported.lines(each, lost=blobs)
+            preface = _preface(beginnings, each)
+            opening = None if preface is None else preface.opening
+            base = None if preface is None else preface.base
+            lines = exported.lines(each, opening, blobs, base)
             try:
                 line = next(lines)
             except CorruptionError as error:
@@ -114,6 +121,14 @@ def _session_lines(
             mark["parent"] = None if is_open else sequence
             mark["opening"] = None
         yield Lost(origin.tenant, origin.name, each.first, each.last, each.error)
+
+
+def _preface(beginnings: Beginnings, event: Event) -> Preface | None:
+    """What was purged before an event, if that can be read."""
+    try:
+        return beginnings.of(event)
+    except CorruptionError:
+        return None
 
 
 def _with_next(items: Iterator[T]) -> Iterator[tuple[T, T | None]]:

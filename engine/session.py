@@ -660,6 +660,7 @@ def info_of(facts: SessionFacts) -> SessionInfo:
         event_count=facts.event_count,
         message_count=facts.message_count,
         head=None if head < 0 else head,
+        first_sequence=facts.row.first,
         last_sequence=facts.event_count - 1,
         last_position=facts.last_position,
         loose_count=facts.since_roll_up,

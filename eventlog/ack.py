@@ -81,12 +81,27 @@ class Removal(NamedTuple):
     number: int | None = None
 
 
+class Beginning(NamedTuple):
+    """Where a session begins that is made without what was purged of it elsewhere.
+
+    Attributes:
+        first: Its first sequence.
+        head: The head below it, or ``NO_PARENT``.
+        rows: What inline projections made of the purged events: projection, subkey, content.
+    """
+
+    first: int
+    head: int
+    rows: Sequence[tuple[int, bytes, bytes]]
+
+
 class Terms:
     """What is special about an append; a plain message has none.
 
     Attributes:
         expected_head: Sequence that must be the head, -1 for an empty session, None for any.
         expected_next: Sequence that the first event must get (loading an export), or None.
+        begin: Where a session that this makes begins; None for sequence 0.
         key: Idempotency key, or None.
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
@@ -103,6 +118,7 @@ class Terms:
 
     __slots__ = (
         "already",
+        "begin",
         "caller_id",
         "content",
         "create",
@@ -123,6 +139,7 @@ class Terms:
         *,
         expected_head: int | None = None,
         expected_next: int | None = None,
+        begin: Beginning | None = None,
         key: str | None = None,
         content: bytes = b"",
         create: bool = False,
@@ -135,6 +152,7 @@ class Terms:
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
+        self.begin = begin
         self.key = key
         self.content = content
         self.create = create

@@ -102,6 +102,9 @@ class Lookups(Protocol):
     def new_number(self) -> int:
         """The next session number."""
 
+    def put_state(self, number: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Store what inline projections made of events that a session begins after."""
+
     def first(self, state: SessionState) -> int:
         """First sequence of a session that was not purged."""
 
@@ -320,13 +323,15 @@ class Admission:
     def _create(self, name: Name, ack: Ack) -> SessionState:
         tenant_number = self._lookups.tenant(name[0])
         recorded_us = ack.all_drafts()[0].recorded_us
+        begin = ack.terms.begin if ack.terms is not None else None
+        first, head = (0, NO_SEQUENCE) if begin is None else begin[:2]
         row = SessionRow(
             tenant_number=tenant_number,
             created_position=self._plan.last + 1,
             created_us=self._plan.recorded_us if recorded_us is None else recorded_us,
-            sealed=0,
+            sealed=first,
             messages=0,
-            head=NO_SEQUENCE,
+            head=head,
             last_position=0,
             last_recorded_us=0,
             keys=0,
@@ -336,9 +341,12 @@ class Admission:
             tenant=name[0],
             name=name[1],
             opening=ack.opening,
+            first=first,
         )
         with self._index.lock:
             state = self._index.adopt(self._lookups.new_number(), row)
+        if begin is not None:
+            self._lookups.put_state(state.number, begin.rows)
         self._plan.created.append(state)
         return state
 
@@ -472,7 +480,9 @@ class Admission:
         return True
 
     def _check_terms(self, terms: Terms, state: SessionState | None) -> None:
-        following = 0 if state is None else state.draft_next
+        following = 0 if terms.begin is None else terms.begin.first
+        if state is not None:
+            following = state.draft_next
         if terms.expected_head is not None:
             head = -1 if state is None else signed_head(state.draft_head)
             if terms.expected_head != head:

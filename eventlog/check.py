@@ -760,7 +760,7 @@ class _Check:
                 current.add(number)
         for number, session in self._sessions.items():
             row = session.row
-            if not row.sealed or number in current or row.is_gone:
+            if not row.last_position or number in current or row.is_gone:
                 continue
             if row.last_position in damaged:
                 self._follows()

@@ -14,10 +14,18 @@ from eventlog.admission import id_digest
 from eventlog.blobtable import References
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
+from eventlog.inline import state_key
 from eventlog.keys import U64
 from eventlog.limits import NAMES_MAX
 from eventlog.record import Record, decode_record, verify_record
-from eventlog.rows import SECRET_BYTES, CommitRecord, KeyedResult, SessionRow, TenantRow
+from eventlog.rows import (
+    SECRET_BYTES,
+    CommitRecord,
+    KeyedResult,
+    SessionRow,
+    TenantRow,
+    protect,
+)
 from eventlog.seams import random_bytes
 from eventlog.tables import ReadTables, SegmentCache, WriteTables
 
@@ -116,6 +124,15 @@ class TransactionLookups:
         if state is not None and state.row_epoch == self._index.epoch:
             return state.row
         return self._tables.load_row(number)
+
+    def put_state(self, number: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """See ``admission.Lookups``."""
+        items = []
+        for projection, subkey, content in rows:
+            key = state_key(number, projection, subkey)
+            items.append((key, protect(key, content)))
+        if items:
+            self._tables.put_state(sorted(items))
 
     def first(self, state: SessionState) -> int:
         """See ``admission.Lookups``."""

@@ -220,7 +220,6 @@ def test_a_history_with_branches_is_refused(store: Store, parents: list[int | No
         {"body": "\ud800"},
         {"body": 2**64},
         {"metadata": []},
-        {"opening": {"user_id": "u"}, "sequence": 1},
         {"id": ""},
         {"turn_id": 5},
         {"session": "n" * 513},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +209,38 @@ def test_blobs_of_purged_events_are_released(checked_store: Callable[..., Store]
     session.purge(7).result()
     store.flush()
     assert store.stats()["blobs"]["references"] == 4
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["no-facts", "facts"])
+@pytest.mark.parametrize("first", [11, 22, 43])
+def test_what_was_purged_is_exported_and_loaded_as_it_is(
+    checked_store: Callable[..., Store], tmp_path: Path, opened: bool, first: int
+) -> None:
+    """Its lines began at a sequence that no other store had, and were refused."""
+    store = checked_store(snapshot_frequency=4)
+    if opened:
+        store.session("a", title="t", user_id="u").create().result()
+    talk(store)
+    session = store.session("a")
+    session.purge(first).result()
+    store.flush()
+    lines = list(store.export_lines(session.events()))
+    other = checked_store(tmp_path / "other", snapshot_frequency=4)
+    for _ in range(2):
+        other.load(json.loads(line) for line in lines)
+        copy = other.session("a")
+        assert list(other.export_lines(copy.events())) == lines
+        info, was = copy.info(), session.info()
+        assert info is not None and was is not None
+        assert (info.title, info.first_sequence, info.event_count, info.head) == (
+            was.title,
+            first,
+            was.event_count,
+            was.head,
+        )
+        assert copy.state == session.state
+        assert store.load(json.loads(line) for line in lines).loaded == 0
+    assert copy.append(said("on")).result().first == was.event_count
+    other.flush()
+    copy.purge(first + 1).result()
+    assert copy.state == session.state

@@ -45,7 +45,7 @@ def run(
             return ExitCode.OK
         info = session.info() if moment is None else moment.info()
         assert info is not None
-        first = 0 if limit is None else max(0, info.last_sequence + 1 - limit)
+        first = 0 if limit is None else max(info.first_sequence, info.last_sequence + 1 - limit)
         events = session.events(first=first, last=info.last_sequence)
         if as_json:
             for event in events:
