@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from tests.format.make_store import export
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
 COPIES_MIN = 20
+GENERATION = 40  # copies of one store; it would grow beyond what is judged in time
 PACE_US = 3_000  # writers rest so long after each append, or the stores grow too large to judge
 Mount = Callable[..., Path]
 
@@ -86,9 +87,24 @@ class Writers:
 
 
 @pytest.fixture
-def writers(forks: ForkServer, tmp_path: Path, crash_seed: int) -> Writers:
-    """Writers at work; the test ends them."""
-    return Writers(forks, tmp_path, crash_seed)
+def generations(
+    forks: ForkServer, tmp_path: Path, crash_seed: int, crash_cycles: int, watchdog: Watchdog
+) -> Iterator[Iterator[tuple[Writers, int]]]:
+    """Writers at work and how many copies to make of their store; each are ended and judged."""
+
+    def each() -> Iterator[tuple[Writers, int]]:
+        left = max(COPIES_MIN, crash_cycles)
+        while left > 0:
+            watchdog.feed()
+            folder = tmp_path / f"generation {left}"
+            folder.mkdir()
+            writers = Writers(forks, folder, crash_seed + left)
+            yield writers, min(left, GENERATION)
+            left -= GENERATION
+            assert [name for name in os.listdir(folder) if name.endswith(".creating")] == []
+            shutil.rmtree(folder)
+
+    yield each()
 
 
 def digest_of(checksums: list[bytes]) -> str:
@@ -97,56 +113,63 @@ def digest_of(checksums: list[bytes]) -> str:
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["reader", "writer"])
 def test_every_backup_under_load_is_restored_whole(
-    writers: Writers, read_only: bool, crash_cycles: int, tmp_path: Path, watchdog: Watchdog
+    generations: Iterator[tuple[Writers, int]], read_only: bool, watchdog: Watchdog
 ) -> None:
     """Row 80: it holds what was acknowledged before it began, and a prefix of the log."""
-    found: list[tuple[int, str]] = []
-    with Store.open(writers.path, create=False, read_only=read_only) as store:
-        for _ in range(max(COPIES_MIN, crash_cycles)):
-            watchdog.feed()
-            told = writers.acknowledged_position()
-            report = store.backup(tmp_path / "copy")
-            assert report.position >= told
-            restored = Store.restore(tmp_path / "copy", tmp_path / "again")
-            with Store.open(restored.path, create=False) as again:
-                check = again.check()
-                assert check.ok, check.findings
-                checksums = [event.stored()[:8] for event in again.read()]
-                assert len(checksums) == report.position == again.last_position
-                again.session("after").append({"role": "user", "content": "x"}).result(10)
-            found.append((report.position, digest_of(checksums)))
-            shutil.rmtree(tmp_path / "copy")
-            shutil.rmtree(restored.path)
-            writers.until(1)
-    writers.end()
-    wanted = [(position, digest_of(writers.oracle.checksums[:position])) for position, _ in found]
-    assert found == wanted
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".creating")] == []
+    for writers, count in generations:
+        copy, target = writers.path.with_name("copy"), writers.path.with_name("again")
+        found: list[tuple[int, str]] = []
+        with Store.open(writers.path, create=False, read_only=read_only) as store:
+            for _ in range(count):
+                watchdog.feed()
+                told = writers.acknowledged_position()
+                report = store.backup(copy)
+                assert report.position >= told
+                Store.restore(copy, target)
+                with Store.open(target, create=False) as again:
+                    check = again.check()
+                    assert check.ok, check.findings
+                    checksums = [event.stored()[:8] for event in again.read()]
+                    assert len(checksums) == report.position == again.last_position
+                    again.session("after").append({"role": "user", "content": "x"}).result(10)
+                found.append((report.position, digest_of(checksums)))
+                shutil.rmtree(copy)
+                shutil.rmtree(target)
+                writers.until(1)
+        watchdog.feed()
+        writers.end()
+        wanted = writers.oracle.checksums
+        assert found == [(place, digest_of(wanted[:place])) for place, _ in found]
 
 
 def test_a_plain_copy_of_a_live_store_is_whole_or_found_out(
-    writers: Writers, crash_cycles: int, tmp_path: Path, forks: ForkServer, watchdog: Watchdog
+    generations: Iterator[tuple[Writers, int]], forks: ForkServer, watchdog: Watchdog
 ) -> None:
     """Row 81: ``cp`` reads some pages before a commit and some after it."""
-    said: list[str] = []
-    for number in range(max(COPIES_MIN, crash_cycles)):
+    for writers, count in generations:
+        copy = writers.path.with_name("copy")
+        said: list[str] = []
+        for _ in range(count):
+            watchdog.feed()
+            copy.mkdir()
+            shutil.copyfile(writers.path / MARKER_FILE, copy / MARKER_FILE)
+            with (
+                open(writers.path / DATA_FILE, "rb") as source,
+                open(copy / DATA_FILE, "wb") as target,
+            ):
+                while piece := source.read(16_384):
+                    target.write(piece)
+                    time.sleep(0)
+            said.append(forks.start(judge_copy, copy.parent, path=copy).finish().strip())
+            shutil.rmtree(copy)
         watchdog.feed()
-        copy = tmp_path / f"copy{number}"
-        copy.mkdir()
-        shutil.copyfile(writers.path / MARKER_FILE, copy / MARKER_FILE)
-        with open(writers.path / DATA_FILE, "rb") as source, open(copy / DATA_FILE, "wb") as target:
-            while piece := source.read(16_384):
-                target.write(piece)
-                time.sleep(0)
-        said.append(forks.start(judge_copy, tmp_path, path=copy).finish().strip())
-        shutil.rmtree(copy)
-    writers.end()
-    for each in said:
-        what, _, rest = each.partition(" ")
-        assert what in ("refused", "findings", "whole"), each
-        if what == "whole":
-            count, digest = rest.split()
-            assert digest == digest_of(writers.oracle.checksums[: int(count)])
+        writers.end()
+        for each in said:
+            what, _, rest = each.partition(" ")
+            assert what in ("refused", "findings", "whole"), each
+            if what == "whole":
+                events, digest = rest.split()
+                assert digest == digest_of(writers.oracle.checksums[: int(events)])
 
 
 def test_vacuum_among_processes_that_come_and_go(
