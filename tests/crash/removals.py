@@ -360,14 +360,13 @@ def remake(path: str, journal: str, slot: str, seed: int, count: int | None = No
     random = Random(f"remake {slot}/{seed}")
     notes = Journal(journal)
     bounds: Any = rebuild
-    bounds.STEP_SESSIONS_MAX = 5
+    bounds.STEP_SESSIONS_MAX = 50
     done = 0
     with Store.open(path, create=False) as store:
         while count is None or done < count:
             done += 1
             if random.random() < 0.7:
-                store.rebuild()
-                notes.write(saw=store.last_position)
+                store.rebuild(lambda *_: notes.write(saw=0))
                 continue
             backup = Path(f"{journal}.backup {done}")
             position = store.backup(backup).position
