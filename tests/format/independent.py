@@ -730,7 +730,7 @@ class Reader:
                 if marks.get(1) == caller_id:
                     return number, struct.unpack_from("<Q", stored, 16)[0]
         found = self.ids.get(keyed(secret, b"turnlog-id", caller_id.encode()))
-        return None if found is None or self.sessions[found[0]].flags & GONE else found
+        return None if found is None or found[1] < self.sessions[found[0]].first else found
 
     def find_key(self, session: Session, key: str) -> tuple[bytes, int, int, int] | None:
         """What an idempotency key of a session stands for: content, first, last, position."""
