@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Store
-from eventlog.errors import SessionGoneError, SessionNotFoundError
+from eventlog.errors import QuotaExceededError, SessionGoneError, SessionNotFoundError
 from eventlog.limits import HOT_TABLE_POSITIONS
 
 SECRET = "kanarienvogel-4711"
@@ -289,3 +290,72 @@ def test_what_removed_events_named_is_no_longer_named(
         assert b"own " + SECRET.encode() not in live_bytes(store)
         with store._log.views.transaction() as tables:
             assert len(list(tables.rows("chunk"))) == 1
+
+
+def test_a_store_at_its_quota_takes_deletions_and_goes_on_after_them(
+    checked_store: Callable[..., Store],
+) -> None:
+    store = checked_store(quota_bytes=4 * 1024 * 1024, snapshot_frequency=4, dictionaries=False)
+    names = []
+    with pytest.raises(QuotaExceededError):
+        for number in range(1_000):
+            names.append(f"s{number}")
+            store.session(names[-1]).append(said(os.urandom(20_000).hex())).result()
+    assert not store.health()["ok"]
+    written = names[:-1]
+    for name in written[: len(written) // 2]:
+        store.session(name).erase(timeout=60)
+    store.session("more").append(said("again")).result()
+    assert store.health()["ok"]
+    kept = [info.name for info in store.sessions(limit=1_000).sessions]
+    assert kept == ["more", *reversed(written[len(written) // 2 :])]
+
+
+RELATED = ["a", "a:", "a:1", "a\x00b", "A", "a ", "../a", "a%", "é", "e\u0301", "😀", "a/b"]
+
+
+@pytest.mark.parametrize("name", RELATED)
+@pytest.mark.parametrize("how", ["delete", "erase"])
+def test_names_that_resemble_each_other_are_not_removed_together(
+    store: Store, name: str, how: str
+) -> None:
+    """A delete by prefix would take its neighbours along, and another tenant's namesake."""
+    tenants = [store, store.tenant("a"), store.tenant("a:")]
+    for tenant in tenants:
+        for each in RELATED:
+            tenant.session(each).append(said(each), id=each, idempotency_key=each).result()
+    victim = store.tenant("a").session(name)
+    if how == "erase":
+        victim.erase(timeout=60)
+    else:
+        victim.delete().result()
+    store.flush()
+    for tenant in tenants:
+        left = [each for each in RELATED if not (tenant.name == "a" and each == name)]
+        listed = [info.name for info in tenant.sessions().sessions]
+        assert sorted(listed) == sorted(left)
+        for each in left:
+            again = tenant.session(each).append(said(each), id=each, idempotency_key=each)
+            assert again.result().already
+
+
+def test_readers_that_are_left_standing_keep_nothing_from_being_used_again(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    """An iterator that nobody goes on with holds no page: the file does not grow because of it."""
+    store = checked_store(snapshot_frequency=4, dictionaries=False)
+
+    def churn(rounds: int) -> int:
+        for _ in range(rounds):
+            session = store.session("churn")
+            session.append_many([said("x" * 2_000)] * 100).result()
+            session.erase(timeout=60)
+        return store._log.environment.last_page()
+
+    store.session("kept").append_many([said("y" * 500)] * 2_000).result()
+    settled = churn(20)
+    readers = [iter(store.session("kept").events()), iter(store.read())]
+    for reader in readers:
+        next(reader)
+    assert churn(20) < settled * 1.3
+    assert len(list(readers[0])) == 1_999
