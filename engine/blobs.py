@@ -276,7 +276,7 @@ class Blobs:
         return Upload(
             log.views.transaction,
             lambda task: writer.run(task, left_s()),
-            writer.quota_refusal,
+            writer.composer.quota_refusal,
             self.tenant,
             media_type,
         )

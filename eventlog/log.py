@@ -182,7 +182,7 @@ class Log:
             environment,
             self.index,
             self.cache,
-            lambda tables, record: self.writer.catch_up(tables, record, pause=nothing),
+            lambda tables, record: self.writer.composer.catch_up(tables, record, pause=nothing),
         )
         self.trainer = Trainer(
             self.views.transaction,
@@ -192,7 +192,7 @@ class Log:
         )
         self.writer.on_commit = self.announce
         self.writer.on_refused = self._refused
-        self.writer.on_generation = self._reload
+        self.writer.composer.on_generation = self._reload
         self.streams = Streams()
         self.users = 1
         self._changed = threading.Condition()
@@ -285,7 +285,7 @@ class Log:
                     options = _stored_options(tables)
                     generation = tables.commit_record().generation
                 log = cls(environment, options, projections, lock_deadline_ms)
-                log.writer.generation = generation
+                log.writer.composer.generation = generation
                 log._check_wanted(wanted)
                 log.key = identity(path)
                 log.per_open = per_open
@@ -386,11 +386,11 @@ class Log:
     def _reload(self, tables: ReadTables) -> None:
         """Somebody changed the options."""
         options = self.options = _stored_options(tables)
-        self.writer.dictionaries = self.dictionaries if options.dictionaries else None
+        self.writer.composer.dictionaries = self.dictionaries if options.dictionaries else None
         self.index.frequency = options.snapshot_frequency
         self._take_roll_ups()
-        self.writer.quota_bytes = options.quota_bytes
-        self.writer.over_quota = None
+        self.writer.composer.quota_bytes = options.quota_bytes
+        self.writer.composer.over_quota = None
 
     def _take_roll_ups(self) -> None:
         """Let roll-ups follow the options; records of version 1 cannot say that there was one."""
@@ -674,8 +674,8 @@ class Log:
             problems.append(str(machine.refusal))
         if machine.suspect:
             problems.append("a commit failed and its outcome is being settled")
-        if self.writer.over_quota is not None:
-            problems.append(f"appends are refused: {self.writer.over_quota}")
+        if self.writer.composer.over_quota is not None:
+            problems.append(f"appends are refused: {self.writer.composer.over_quota}")
         if self.environment.is_low:
             problems.append("appends are refused: the disk is full")
         if self.index.damaged:

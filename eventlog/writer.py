@@ -1,7 +1,6 @@
 """The writer: one thread that drives the commit machine against the environment.
 
-For each batch: begin → catch up on other processes → admit → put → seal and cut → commit record →
-commit → merge into memory → acks.
+For each batch: begin → compose (``composing``) → commit → merge into memory → acks.
 
 Invariants:
     1. Only this thread begins, writes and commits transactions, and holds none between batches.
@@ -20,52 +19,37 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from lmdb import Error as LmdbError
 
-from eventlog import removal
 from eventlog.ack import REFUSED, Ack, settle
-from eventlog.admission import Admission, Plan
+from eventlog.admission import Plan
 from eventlog.blobcollect import Collection, is_due
 from eventlog.commit import CommitMachine, Step
-from eventlog.dictionary import Dictionary
+from eventlog.composing import Composer, HotLogFullError, Work
 from eventlog.environment import Environment
 from eventlog.errors import (
-    CorruptionError,
     ForkedStoreError,
-    OverloadedError,
-    QuotaExceededError,
-    StorageFullError,
     StoreClosedError,
     StoreUnavailableError,
     SuspectStoreError,
     TurnlogError,
 )
 from eventlog.failpoints import fp
-from eventlog.hotlog import PARTITION, Conflict, fits
-from eventlog.idruns import IdRuns
 from eventlog.index import LooseIndex
 from eventlog.inline import InlineProjection
-from eventlog.keys import U64
 from eventlog.limits import (
     CLOSE_MERGE_BYTES_MAX,
     COLLECT_EVERY_US,
-    COMMIT_MERGE_BYTES_MAX,
     SLICE_US,
 )
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
-from eventlog.lookups import TenantSecrets, TransactionLookups
-from eventlog.merging import Merges, Merging
-from eventlog.order import block_first, block_of, encode_block
-from eventlog.removal import Removals
-from eventlog.rows import CommitRecord
-from eventlog.sealing import Sealing, is_overdue, seal, under_pressure
+from eventlog.sealing import is_overdue, under_pressure
 from eventlog.seams import CLOCK
-from eventlog.tables import ReadTables, SegmentCache, WriteTables
+from eventlog.tables import ReadTables, SegmentCache
 from eventlog.tasks import Running, Task, Tasks
 from eventlog.training import TenantDictionaries
 
@@ -79,23 +63,10 @@ SETTLE_FIRST_US = 20_000
 
 
 @dataclass(slots=True)
-class _Work:
-    """What one transaction wrote, kept until its outcome is known."""
-
-    plan: Plan
-    sealing: Sealing
-    removals: Removals
-    merging: Merging
-    record: CommitRecord
-    is_empty: bool
-    running: Running | None = None  # the task whose step this was
-
-
-@dataclass(slots=True)
 class _Doubt:
     """A commit whose outcome is open."""
 
-    work: _Work
+    work: Work
     failure: CommitFailedError
     tries: int = 0
 
@@ -115,20 +86,20 @@ class Writer:
         dictionaries: TenantDictionaries | None = None,
     ) -> None:
         self.environment = environment
-        self._projections = projections
         self.index = index
         self.machine = CommitMachine()
-        self.secrets = TenantSecrets()
-        self.quota_bytes = quota_bytes
+        self.composer = Composer(
+            environment,
+            index,
+            cache,
+            projections=projections,
+            quota_bytes=quota_bytes,
+            dictionaries=dictionaries,
+            pause=self.pause,
+        )
         self.lock_deadline_ms = lock_deadline_ms
-        self.over_quota: str | None = None  # why appends were refused the last time
         self.on_refused: Callable[[list[tuple[Ack, TurnlogError]]], None] | None = None
         self.on_commit: Callable[[], None] = nothing
-        self.generation = 0  # the commit record's, of which the options are known
-        self.on_generation: Callable[[ReadTables], None] = _forget
-        self.merges = Merges()
-        self.dictionaries = dictionaries  # None where nothing is to be compressed with one
-        self._id_runs = IdRuns(environment.db["id"])
         self._cache = cache
         self._lock = threading.Lock()
         self._tasks = Tasks()
@@ -140,11 +111,7 @@ class Writer:
         self._has_ended = False
         self._is_open_to_doubt = False  # a commit began, and its acks are not settled
         self._put_back = 0
-        self._vain = 0  # transactions in a row that failed
         self._doubt: _Doubt | None = None
-        self._ids_pending = True
-        self._removals_pending = True
-        self._removals_known = 0
         self._merged_before = 0  # bytes of segments, when closing began
         self._thread: threading.Thread | None = None
 
@@ -245,13 +212,13 @@ class Writer:
                 or bool(machine.queue)
                 or machine.suspect
                 or machine.refusal is not None
-                or self._vain > 0
+                or self.composer.failures > 0
             )
 
     def close(self, timeout: float) -> bool:
         """Commit what waits and end the thread; False when that takes longer than ``timeout``."""
         with self._lock:
-            self._merged_before = self.merges.content_bytes
+            self._merged_before = self.composer.merges.content_bytes
             self.machine.close()
             self._wake()
         thread = self._thread
@@ -405,14 +372,13 @@ class Writer:
         """One transaction, of a batch or of a task's step; True when something was written."""
         fp("commit.before_begin")
         index = self.index
-        work: _Work | None = None
+        work: Work | None = None
         is_begun = False
         try:
             transaction = self.environment.begin_write(self.lock_deadline_ms)
             self._slice_us = CLOCK.monotonic_us()
             is_begun = True
-            tables = WriteTables(transaction, self.environment.db, self._id_runs)
-            work = self._write(tables, batch, running)
+            work = self.composer.write(self.composer.tables(transaction), batch, running)
             if work.is_empty:
                 self.environment.abort(transaction)
             else:
@@ -434,11 +400,9 @@ class Writer:
             if self._is_open_to_doubt:
                 raise  # it may be in: ``_die`` says so
             if work is not None:
-                work.plan.drop(index)
-                work.sealing.drop(index)
-                self.merges.drop(work.merging)
+                self.composer.dropped(work)
             mapped = _as_ours(error, self.environment.path)
-            if isinstance(error, _HotLogFullError) and self._put_back < PUT_BACK_MAX:
+            if isinstance(error, HotLogFullError) and self._put_back < PUT_BACK_MAX:
                 self._put_back += 1
                 with self._lock:
                     self.machine.put_back()
@@ -464,282 +428,28 @@ class Writer:
         """After a failure: what is due stays due, but is not tried again at once."""
         with self._lock:
             machine = self.machine
-            self._vain += 1
-            self._removals_pending = True
+            self.composer.failures += 1
+            self.composer.removals_pending = True
             machine.overdue = is_overdue(self.index) and not (
-                machine.closing and self._vain >= VAIN_MAX
+                machine.closing and self.composer.failures >= VAIN_MAX
             )
             machine.tidy_us = CLOCK.monotonic_us() + TIDY_AGAIN_US
 
-    def _write(self, tables: WriteTables, batch: list[Ack], running: Running | None) -> _Work:
-        """Everything between begin and commit."""
-        index = self.index
-        fp("catchup.after_begin")
-        record = tables.commit_record()
-        self.catch_up(tables, record, pause=self.pause)
-        if running is not None:
-            return self._write_step(tables, record, running)
-        if batch and index.damaged:
-            position, reason = next(iter(index.damaged.items()))
-            raise CorruptionError(
-                f"hot record cannot be trusted: {reason}", where=f"log {position}"
-            )
-        if batch and not fits(
-            record.last_position, record.floor, sum([ack.event_count for ack in batch])
-        ):
-            for number, reason in index.unsealable.items():
-                raise CorruptionError(
-                    f"cannot be sealed, and the hot log is full: {reason}",
-                    where=f"session number {number}",
-                )
-            raise _HotLogFullError("the hot log has to be sealed first")
-        plan = Plan(
-            first=record.last_position + 1,
-            recorded_us=max(CLOCK.wall_us(), record.recorded_us),
-            link=record.link,
-            full=self._over_quota(tables, batch) or self._without_room(batch),
-        )
-        lookups = TransactionLookups(tables, index, record, self.secrets, self._cache)
-        try:
-            Admission(index, lookups, plan, self.pause).admit(batch)
-            return self._put(tables, record, plan, lookups)
-        except BaseException:
-            plan.drop(index)
-            raise
-
-    def _write_step(self, tables: WriteTables, record: CommitRecord, running: Running) -> _Work:
-        """One step of a task."""
-        changed = running.task.step(tables, record)
-        plan = Plan(record.last_position + 1, record.recorded_us, record.link)
-        sealing = Sealing(floor=record.floor)
-        none = Removals()
-        if changed is None:
-            return _Work(plan, sealing, none, Merging(), record, is_empty=True, running=running)
-        written = self._put_record(tables, record, changed)
-        return _Work(plan, sealing, none, Merging(), written, is_empty=False, running=running)
-
-    def _put_record(
-        self, tables: WriteTables, before: CommitRecord, changed: CommitRecord
-    ) -> CommitRecord:
-        """The commit record of this transaction."""
-        record = replace(
-            changed,
-            transaction=tables.transaction.id(),
-            file_bytes=self.environment.file_bytes(),
-            previous=before.encode()[:8],
-        )
-        tables.put_commit_record(record)
-        return record
-
-    def _put(
-        self, tables: WriteTables, record: CommitRecord, plan: Plan, lookups: TransactionLookups
-    ) -> _Work:
-        index = self.index
-        log = tables.hot_log(record)
-        if plan.records:
-            result = log.append(PARTITION, record.last_position, plan.records)
-            if isinstance(result, Conflict):
-                raise CorruptionError("the log moved under the writer", where=f"log {result.last}")
-            for block, link in plan.block_links:
-                tables.put_block(*encode_block(block, link))
-            if plan.created:
-                tables.put_rows([(U64.pack(state.number), state.row) for state in plan.created])
-                tables.put_names([(state.name, state.number) for state in plan.created])
-            lookups.write_references()
-        self.pause()
-        leaving = {each.state for each in plan.removed}
-        projections = self._projections if tables.has("state") else ()
-        dictionary_of = self._follow_dictionaries(tables, record)
-        sealing = Sealing(floor=record.floor)
-        if self.environment.has_room():  # else what is left of the disk is for removals
-            sealing = seal(
-                tables,
-                log,
-                index,
-                record.floor,
-                len(plan.records),
-                leaving,
-                projections,
-                self.pause,
-                dictionary_of,
-            )
-        merging = Merging()
-        try:
-            merging = self._merge(tables, plan, sealing, dictionary_of)
-            removals = removal.begin(
-                tables,
-                log,
-                index,
-                plan.removed,
-                plan.recorded_us,
-                plan.stored,
-                projections,
-                self.pause,
-            )
-            return self._finish(tables, record, plan, lookups, sealing, merging, removals)
-        except BaseException:
-            sealing.drop(index)
-            self.merges.drop(merging)
-            raise
-
-    def _follow_dictionaries(
-        self, tables: WriteTables, record: CommitRecord
-    ) -> Callable[[int], Dictionary | None]:
-        """What a tenant's segments are compressed with, by its number."""
-        known = self.dictionaries
-        if known is None:
-            return _no_dictionary
-        known.follow(tables, record, self.pause)
-        return partial(known.of, tables)
-
-    def _merge(
-        self,
-        tables: WriteTables,
-        plan: Plan,
-        sealing: Sealing,
-        dictionary_of: Callable[[int], Dictionary | None],
-    ) -> Merging:
-        """Merging's share of work: none after a failure, which may have come of too little room."""
-        if self._vain or self.index.damaged or self.environment.is_low:
-            return Merging()
-        now_us = CLOCK.monotonic_us()
-        share = self.merges.share(len(plan.records), now_us)
-        return self.merges.merge(
-            tables, sealing, self._cache, share, now_us, self.pause, dictionary_of
-        )
-
-    def _merges_wait(self) -> bool:
-        machine = self.machine
-        merged = self.merges.content_bytes - self._merged_before
-        if machine.closing and merged > CLOSE_MERGE_BYTES_MAX:
-            return False
-        return bool(self.merges.waiting) and not self.index.damaged and not self.environment.is_low
-
-    def _finish(
-        self,
-        tables: WriteTables,
-        record: CommitRecord,
-        plan: Plan,
-        lookups: TransactionLookups,
-        sealing: Sealing,
-        merging: Merging,
-        removals: Removals,
-    ) -> _Work:
-        """The shares of id runs and of removal, and the commit record."""
-        merged = 0
-        if self._ids_pending or sealing.cuts:
-            merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
-            self._ids_pending = merged > 0
-        has_removed = False
-        if record.removals != self._removals_known:
-            self._removals_pending = True  # another process began one, and may be gone by now
-        self._removals_known = record.removals + len(plan.removed)
-        if self._removals_pending and not removals.is_pending and tables.has("removal"):
-            floor = replace(record, floor=sealing.floor)
-            is_low = self.environment.is_low
-            more = removal.go_on(tables, self.index, floor, self.pause, is_low=is_low)
-            removals.is_pending, has_removed = more.is_pending, more.has_written
-        self._removals_pending = removals.is_pending
-        fp("commit.after_puts")
-        is_empty = not (
-            plan.records
-            or sealing.rows
-            or sealing.cuts
-            or sealing.removed
-            or merging.rows
-            or merged
-            or has_removed
-        )
-        if is_empty:
-            return _Work(plan, sealing, removals, merging, record, is_empty=True)
-        changed = replace(
-            record,
-            last_position=plan.last,
-            floor=sealing.floor,
-            sessions_made=lookups.sessions_made,
-            tenants_made=lookups.tenants_made,
-            sessions=record.sessions + len(plan.created) - removals.sessions,
-            removals=record.removals + len(plan.removed),
-            recorded_us=plan.recorded_us,
-            roll_ups=record.roll_ups + len(sealing.segments),
-            cuts=record.cuts + sealing.cuts,
-            link=plan.link,
-        )
-        written = self._put_record(tables, record, changed)
-        return _Work(plan, sealing, removals, merging, written, is_empty=False)
-
-    def catch_up(
-        self, tables: ReadTables, record: CommitRecord, *, pause: Callable[[], None]
-    ) -> None:
-        """Bring the loose index up to what a transaction sees."""
-        index = self.index
-        if record.generation > self.generation:
-            self.on_generation(tables)
-            self.generation = record.generation
-        with index.lock:  # a reader may be in the middle of following the same commit
-            if index.transaction == record.transaction:
-                return
-        log = tables.hot_log(record)
-        index.catch_up(
-            record,
-            lambda first: log.read(PARTITION, first, record.last_position - first + 1),
-            tables.load_row,
-            self.secrets.id_hash(tables),
-            pause,
-        )
-
-    def _over_quota(self, tables: WriteTables, batch: list[Ack]) -> QuotaExceededError | None:
-        return self.quota_refusal(tables) if batch else None
-
-    def quota_refusal(self, tables: ReadTables) -> QuotaExceededError | None:
-        """Why nothing more may be written, or None."""
-        if self.quota_bytes is None:
-            return None
-        self.over_quota = None
-        if self.environment.file_bytes() < self.quota_bytes:
-            return None
-        used = self.environment.used_bytes(tables.transaction)
-        if used < self.quota_bytes:
-            return None
-        self.over_quota = f"the store uses {used:,} of {self.quota_bytes:,} bytes"
-        return QuotaExceededError(self.over_quota)
-
-    def _without_room(self, batch: list[Ack]) -> StorageFullError | None:
-        """Why only removals are taken: what is left of the disk is kept for them."""
-        if not batch or self.environment.has_room():
-            return None
-        return StorageFullError(f"{self.environment.path}: the disk is full")
-
     # Outcomes
 
-    def _succeeded(self, work: _Work) -> None:
-        index = self.index
-        plan = work.plan
-        if not work.is_empty:
-            plan.merge(index, self.pause)
-            work.sealing.merge(index)
-            self.merges.note(work.sealing)
-            if self.dictionaries is not None:
-                self.dictionaries.note(work.sealing)
-        self.merges.take(work.merging, index)
-        if not work.is_empty:
-            work.removals.merge(index)
-            index.transaction = work.record.transaction
-            if work.record.generation != index.generation:  # of a task that changed the rules
-                with index.lock:
-                    index.clear()
-        self._vain = 0
+    def _succeeded(self, work: Work) -> None:
+        self.composer.took(work)
         fp("commit.before_ack")
-        self._settle(plan)
+        self._settle(work.plan)
         with self._lock:  # after the acks: until then the batch is something to wait for
-            self.machine.committed()
-            # A commit that found nothing to do would find nothing if it came again.
-            # But for the sessions that it did not get round to looking at.
+            machine = self.machine
+            machine.committed()
             if work.running is None:
-                self.machine.overdue = (
-                    not work.is_empty
-                    and (is_overdue(index) or self._ids_pending or self._removals_pending)
-                ) or self._merges_wait()
+                merged = self.composer.merges.content_bytes - self._merged_before
+                machine.overdue = self.composer.is_overdue(
+                    is_empty=work.is_empty,
+                    merges=not machine.closing or merged <= CLOSE_MERGE_BYTES_MAX,
+                )
         if work.running is not None:
             self._step_taken(work.running)
         self.on_commit()
@@ -756,7 +466,7 @@ class Writer:
         with self._lock:
             self._tasks.end(running, error)
 
-    def _failed(self, work: _Work | None, error: TurnlogError) -> None:
+    def _failed(self, work: Work | None, error: TurnlogError) -> None:
         """Nothing of the batch was written: everybody hears why."""
         batch = list(self.machine.in_flight)
         own: dict[int, TurnlogError] = {}
@@ -791,7 +501,7 @@ class Writer:
         work = doubt.work
         try:
             self.environment.reopen()
-            self._id_runs = IdRuns(self.environment.db["id"])
+            self.composer.reopened()
             applied = self._fence(work)
         except (TurnlogError, CommitFailedError, LmdbError) as error:
             doubt.tries += 1
@@ -808,14 +518,14 @@ class Writer:
             return
         self._resolve_doubt(applied=applied)
 
-    def _fence(self, work: _Work) -> bool:
+    def _fence(self, work: Work) -> bool:
         """Commit a transaction that changes nothing; True when the failed one is in."""
         transaction = self.environment.begin_write(self.lock_deadline_ms)
         try:
-            tables = WriteTables(transaction, self.environment.db, self._id_runs)
+            tables = self.composer.tables(transaction)
             record = tables.commit_record()
-            applied = _holds(tables, record, work, self._cache)
-            self._put_record(tables, record, replace(record, fences=record.fences + 1))
+            applied = self.composer.holds(tables, record, work)
+            self.composer.put_record(tables, record, replace(record, fences=record.fences + 1))
             fp("fence.before_commit")
             self.environment.commit(transaction)
         except CommitFailedError:
@@ -825,12 +535,12 @@ class Writer:
             raise
         return applied
 
-    def _is_visible(self, work: _Work) -> bool | None:
+    def _is_visible(self, work: Work) -> bool | None:
         """Whether the failed commit can be read; None when nothing can be."""
         try:
             with self.environment.read() as transaction:
                 tables = ReadTables(transaction, self.environment.db)
-                return _holds(tables, tables.commit_record(), work, self._cache)
+                return self.composer.holds(tables, tables.commit_record(), work)
         except TurnlogError:
             return None
 
@@ -844,7 +554,7 @@ class Writer:
         with index.lock:
             index.clear()
         self._cache.clear()
-        self.merges.drop(doubt.work.merging)
+        self.composer.merges.drop(doubt.work.merging)
         running = doubt.work.running
         if applied:
             self._settle(doubt.work.plan)
@@ -868,33 +578,6 @@ class Writer:
         self.on_commit()
 
 
-def _holds(tables: ReadTables, record: CommitRecord, work: _Work, cache: SegmentCache) -> bool:
-    """True when the store contains what the failed commit wrote."""
-    plan = work.plan
-    if work.running is not None:
-        return record == work.record  # else nobody can tell, and a step can be taken again
-    if record.transaction == work.record.transaction:
-        return record.link == work.record.link and record.floor == work.record.floor
-    if record.transaction < work.record.transaction or record.last_position < plan.last:
-        return False
-    if not plan.records:
-        return True  # nobody waits for sealing; the index is rebuilt either way
-    key, value = plan.records[-1]
-    position = U64.unpack(key)[0]
-    if position >= record.floor:
-        return tables.hot_log(record).get(position) == value
-    # Another process has sealed and cut that far since.
-    block = tables.load_block(block_of(position))
-    place = position - block_first(block.block)
-    number, sequence = block.sessions[place], block.sequences[place]
-    event = tables.read_event(number, sequence, cache)
-    return event is not None and event.stored() == value
-
-
-class _HotLogFullError(OverloadedError):
-    """The batch does not fit before older positions are sealed and cut."""
-
-
 def _as_ours(error: BaseException, where: Path) -> TurnlogError:
     if isinstance(error, TurnlogError):
         return error
@@ -908,14 +591,6 @@ def _as_ours(error: BaseException, where: Path) -> TurnlogError:
     )
     failure.__cause__ = error
     return failure
-
-
-def _forget(tables: ReadTables) -> None:
-    """Nobody reads the options again."""
-
-
-def _no_dictionary(_: int) -> None:
-    return None
 
 
 def nothing() -> None:

@@ -35,7 +35,7 @@ def make(path: Path) -> None:
     Their segments are not merged, so that each session has several.
     """
     with Store.open(path, snapshot_frequency=20) as store:
-        merges: Any = store._log.writer.merges
+        merges: Any = store._log.writer.composer.merges
         merges.note = lambda _: None
         calls = [
             store.tenant(tenant).session(name, user_id=f"user of {name}", metadata={"k": b"1"})

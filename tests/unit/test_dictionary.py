@@ -184,7 +184,7 @@ def test_rows_behind_the_last_one_fill_their_pages(store: Store) -> None:
     environment: Any = store._log.environment
     transaction = environment.begin_write()
     try:
-        tables = WriteTables(transaction, environment.db, store._log.writer._id_runs)
+        tables = WriteTables(transaction, environment.db, store._log.writer.composer._id_runs)
         keys = [number.to_bytes(16, "big") for number in range(2, 400, 2)]
         for start in range(0, len(keys), 3):
             tables.put_segments([(key, bytes(1_700)) for key in keys[start : start + 3]])

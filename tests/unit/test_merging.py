@@ -246,7 +246,7 @@ def tidied(store: Store) -> None:
     """Wait until the writer is at rest, or has put off what failed."""
     waiting = threading.Event()
     for _ in range(int(HANG_S * 100)):
-        if not store._log.writer.machine.overdue or store._log.writer._vain:
+        if not store._log.writer.machine.overdue or store._log.writer.composer.failures:
             return
         waiting.wait(0.01)
     raise AssertionError("the writer does not come to rest")

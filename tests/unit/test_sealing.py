@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine import CorruptionError, OverloadedError, Store
-from eventlog import limits, lookups, sealing, writer
+from eventlog import composing, limits, lookups, sealing
 from eventlog.keys import U64
 from eventlog.sealing import Sealing
 from eventlog.tables import ReadTables, WriteTables
@@ -25,7 +25,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.commits: list[list[tuple[int, int]]] = []
         self._seal = sealing.seal
-        monkeypatch.setattr(writer, "seal", self.seal)
+        monkeypatch.setattr(composing, "seal", self.seal)
 
     def seal(self, *args: Any) -> Sealing:
         done = self._seal(*args)
@@ -168,7 +168,7 @@ def damage_row(store: Store, number: int) -> None:
     """Break a session's row, as another process's commit that memory has not followed yet."""
     environment = store._log.environment
     transaction = environment.begin_write()
-    tables = WriteTables(transaction, environment.db, store._log.writer._id_runs)
+    tables = WriteTables(transaction, environment.db, store._log.writer.composer._id_runs)
     key = U64.pack(number)
     value = bytearray(transaction.get(key, db=environment.db["session"]) or b"")
     value[20] ^= 1
@@ -212,8 +212,8 @@ def test_a_full_hot_log_that_cannot_be_sealed_refuses_in_the_end(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds that sealed nothing counted as progress, so that the batch waited for ever."""
-    monkeypatch.setattr(writer, "fits", lambda *_: False)
-    monkeypatch.setattr(writer, "under_pressure", lambda _: True)
+    monkeypatch.setattr(composing, "fits", lambda *_: False)
+    monkeypatch.setattr("eventlog.writer.under_pressure", lambda _: True)
     with Store.open(store_path) as store:
         ack = store.session("s").append({"n": 0})
         with pytest.raises(OverloadedError, match="sealed first"):

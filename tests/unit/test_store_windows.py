@@ -18,7 +18,6 @@ from eventlog.errors import StoreUnavailableError, TurnlogError
 from eventlog.failpoints import NAMES, failpoints, raise_
 from eventlog.index import LooseIndex
 from eventlog.limits import HOT_TABLE_POSITIONS
-from eventlog.writer import Writer
 from tests.model.actors import Workers
 from tests.model.model import Append, New
 from tests.model.staging import HANG_S, Halt, busy_threads, halted, in_threads, once, run_script
@@ -120,14 +119,15 @@ def test_an_atomic_append_is_never_seen_in_part(
     call = store.session("s")
     call.append({"n": 0}).result()
     halt, committed = Halt(), threading.Event()
-    pause = Writer.pause
+    composer = store._log.writer.composer
+    pause = composer._pause
 
-    def slowly(self: Writer) -> None:
+    def slowly() -> None:
         if committed.is_set():
             halt()
-        pause(self)
+        pause()
 
-    monkeypatch.setattr(Writer, "pause", slowly)
+    monkeypatch.setattr(composer, "_pause", slowly)
     found: list[tuple[int, int, int]] = []
 
     def read() -> None:
