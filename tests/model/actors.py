@@ -29,6 +29,7 @@ from tests.model.model import (
     At,
     Batch,
     Create,
+    Delete,
     Events,
     Everything,
     Exact,
@@ -89,6 +90,8 @@ def _perform(store: Store, op: Op) -> Any:
             return placed(session.update_state(op.changes, delete=op.delete).result(HANG_S))
         case RollUp():
             return placed(_session(store, op).roll_up().result(HANG_S))
+        case Delete():
+            return _delete(_session(store, op), op)
         case State():
             session = _session(store, op)
             found = [(each.key, exact(each.value), each.sequence) for each in session.variables()]
@@ -119,6 +122,15 @@ def _perform(store: Store, op: Op) -> Any:
             return _follow(store, op)
         case Everything():
             return everything(store)
+
+
+def _delete(session: Session, op: Delete) -> Placed:
+    if not op.is_erased:
+        return placed(session.delete().result(HANG_S))
+    receipt = session.erase(HANG_S)
+    assert (receipt.tenant, receipt.session) == (op.tenant, op.session)
+    sequence = receipt.event_count
+    return Placed(sequence, sequence, receipt.position, f"{receipt.number:x}.{sequence:010d}")
 
 
 def _at(session: Session, sequence: int | None) -> Any:
@@ -254,7 +266,9 @@ def everything(store: Store) -> dict[str, Any]:
     """All that can be asked of a store."""
     read = list(map(event_facts, store.read()))
     tenants = store.tenants()
-    names = sorted({(each[0], each[1]) for each in read})
+    names = sorted({(each[0], each[1]) for each in read if each[1]})  # tombstones have no name
+    positions = [event.position for event in store.read(voids=True)]
+    assert positions == list(range(1, store.last_position + 1))
     return {
         "last_position": store.last_position,
         "tenants": tenants,

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-CONTROLS = ("open", "variables", "roll_up")
+CONTROLS = ("open", "variables", "roll_up", "tombstone")
 
 Exact = Any  # what ``exact`` gives, and tuples of plain values that hold such
 
@@ -127,6 +127,15 @@ class RollUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Delete:
+    """``delete``, or ``erase``, which gives the tombstone's place too."""
+
+    tenant: str
+    session: str
+    is_erased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """``state`` and ``variables``."""
 
@@ -221,6 +230,7 @@ Op = (
     | Load
     | Update
     | RollUp
+    | Delete
     | State
     | At
     | History
@@ -299,6 +309,7 @@ class Kept:
     new: New
     opening: dict[str, Any] | None = None
     rolls_up: bool = False
+    is_void: bool = False
     _facts: Exact = None
 
     @property
@@ -423,6 +434,7 @@ class ModelStore:
         self.sessions: dict[tuple[str, str], ModelSession] = {}
         self.ids: dict[tuple[str, str], Kept] = {}
         self.tenants: list[str] = []
+        self._sessions_made = 0
 
     @property
     def last_position(self) -> int:
@@ -446,6 +458,8 @@ class ModelStore:
                 return self.update(op)
             case RollUp():
                 return self.roll_up(op)
+            case Delete():
+                return self.delete(op)
             case Everything():
                 return self.everything()
             case _:
@@ -582,6 +596,18 @@ class ModelStore:
         self._end(session, forced=True)
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
 
+    def delete(self, op: Delete) -> Placed | Refused:
+        """See ``Delete``: name, ids and keys are free, and the session's events void."""
+        session = self.sessions.pop((op.tenant, op.session), None)
+        if session is None:
+            return Refused("SessionNotFoundError")
+        kept = self._keep(session, New(None, kind="tombstone"))
+        for each in session.events[:-1]:
+            each.is_void = True
+        self.ids = {name: each for name, each in self.ids.items() if each.session is not session}
+        session.tenant = session.name = ""
+        return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
+
     def _end(self, session: ModelSession, *, forced: bool = False) -> None:
         """An append is whole."""
         if forced or self._loose.get(session.number, 0) >= self.frequency:
@@ -593,7 +619,8 @@ class ModelStore:
         if session is None:
             if tenant not in self.tenants:
                 self.tenants.append(tenant)
-            session = ModelSession(tenant, name, len(self.sessions) + 1, opening)
+            self._sessions_made += 1
+            session = ModelSession(tenant, name, self._sessions_made, opening)
             self.sessions[(tenant, name)] = session
         return session
 
@@ -695,7 +722,11 @@ class ModelStore:
         )
 
     def _scoped(self, tenant: str, after: int) -> list[Kept]:
-        return [kept for kept in self.log[after:] if tenant in ("", kept.session.tenant)]
+        return [
+            kept
+            for kept in self.log[after:]
+            if not kept.is_void and tenant in ("", kept.session.tenant)
+        ]
 
     def everything(self) -> dict[str, Any]:
         """Comparable with ``actors.everything``."""

@@ -35,6 +35,7 @@ from tests.model.model import (
     At,
     Batch,
     Create,
+    Delete,
     Events,
     Everything,
     Exact,
@@ -374,6 +375,11 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         delete = tuple(sorted(deleted - changes.keys()))
         self.sides[side].check(actor, Update(tenant, name, changes, delete))
+
+    @rule(side=sides, actor=actors, tenant=tenants, name=names, is_erased=st.booleans())
+    def delete(self, side: int, actor: str, tenant: str, name: str, is_erased: bool) -> None:
+        """What was at a position stays removed, and the next append there is the first."""
+        self.sides[side].check(actor, Delete(tenant, name, is_erased))
 
     @rule(side=sides, actor=actors, tenant=tenants, name=names)
     def roll_up(self, side: int, actor: str, tenant: str, name: str) -> None:
