@@ -301,9 +301,10 @@ class Views:
 
     def _place_of(self, record: CommitRecord) -> PlaceOf:
         """Where sessions' events come from, as a transaction sees it."""
-        if self._places[0] != record.removals:
-            self._places = (record.removals, {})
-        places = self._places[1]  # of a read that is older by now nobody takes it over
+        known = self._places  # looked at once: other threads' reads are older, or newer
+        if known[0] != record.removals:
+            known = self._places = (record.removals, {})
+        places = known[1]
         names_max = self._index.names_max
 
         def place_of(tables: ReadTables, number: int) -> tuple[Origin, int]:
