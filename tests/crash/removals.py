@@ -6,8 +6,12 @@ session's incarnation that it reached; content follows from its name, as in ``wo
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
+import threading
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +25,7 @@ from eventlog.errors import (
     ConflictError,
     SessionGoneError,
     SessionNotFoundError,
+    StoreClosedError,
     TrimmedError,
     UsageError,
 )
@@ -154,6 +159,7 @@ def churn(
     depth: int = 6,
     pace_us: int = 0,
     count: int | None = None,
+    watched: bool = False,
 ) -> None:
     """A writer process.
 
@@ -166,6 +172,7 @@ def churn(
         depth: At most so many open operations.
         pace_us: µs to do nothing after each.
         count: Operations to do, None for no end.
+        watched: Another thread of it looks on meanwhile.
     """
     random = Random(f"churn {slot}/{seed}")
     bounds: Any = removal
@@ -173,6 +180,9 @@ def churn(
     with Store.open(path) as store:
         if frequency is not None:
             seal_eagerly(store, frequency)
+        if watched:
+            arguments = (path, f"{journal}.watched", slot, seed)
+            threading.Thread(target=_watch_or_end, args=arguments, daemon=True).start()
         work = Churn(store, Journal(journal), slot, seed)
         done = 0
         while count is None or done < count:
@@ -182,6 +192,18 @@ def churn(
             if pace_us:
                 time.sleep(pace_us / 1e6)
         work.settle()
+
+
+def _watch_or_end(path: str, journal: str, slot: str, seed: int) -> None:
+    """Watch for ever; what is wrong ends the process, so that it is noticed."""
+    try:
+        watch(path, journal, slot, seed, writable=True)
+    except StoreClosedError:
+        return  # the writer is done
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class Watcher:
@@ -287,7 +309,15 @@ class Watcher:
                 self.newest((tenant, info.name), info.number)
 
 
-def watch(path: str, journal: str, slot: str, seed: int, count: int | None = None) -> None:
+def watch(
+    path: str,
+    journal: str,
+    slot: str,
+    seed: int,
+    count: int | None = None,
+    *,
+    writable: bool = False,
+) -> None:
     """A reader process, open for long, so that its memory has met what is removed.
 
     Args:
@@ -296,12 +326,14 @@ def watch(path: str, journal: str, slot: str, seed: int, count: int | None = Non
         slot: Its name.
         seed: Decides what it looks at.
         count: Looks to take, None for no end.
+        writable: The store is open for writing in this process.
     """
     random = Random(f"watch {slot}/{seed}")
     notes = Journal(journal)
     watcher = Watcher()
     done = 0
-    with Store.open(path, create=False, read_only=random.random() < 0.5) as store:
+    read_only = not writable and random.random() < 0.5
+    with Store.open(path, create=False, read_only=read_only) as store:
         looks: list[Callable[[], None]] = [
             lambda: watcher.look_at_session(store, random.choice(SHARED), random),
             lambda: watcher.look_at_order(store, random),

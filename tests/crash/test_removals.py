@@ -160,7 +160,7 @@ def test_row_64_several_remove_and_append(
     def slots() -> list[Slot]:
         return [
             Slot("sealer", churn, {"frequency": 2, "pace_us": 1_500}),
-            Slot("other", churn, {"depth": 20, "pace_us": 1_000}),
+            Slot("other", churn, {"depth": 20, "pace_us": 1_000, "watched": True}),
             Slot("watcher", watch, {}),
             Slot("subscriber", attend, {}),
             Slot("remaker", remake, {}),
@@ -178,7 +178,7 @@ def test_rows_64_to_66_without_a_kill(forks: ForkServer, tmp_path: Path, crash_s
     children = []
     for slot, work, options in (
         ("one", churn, {"count": 400, "frequency": 3}),
-        ("two", churn, {"count": 400, "depth": 20}),
+        ("two", churn, {"count": 400, "depth": 20, "watched": True}),
         ("three", watch, {"count": 150}),
         ("four", watch, {"count": 150}),
         ("five", attend, {"count": 600}),
