@@ -150,6 +150,8 @@ class Views:
                     # Merged since this transaction began, perhaps a part of a batch only.
                     stop = bisect_right(loose.positions, record.last_position, 0, stop)
                 origin = state.origin
+                if origin.name != row.name:  # removed since this transaction began
+                    origin = Origin(state.number, row.tenant, row.name)
                 return SessionView(origin, row.sealed, loose, stop, record, row.first), row, state
         named = tables.find_session(name)
         if named is None:
@@ -214,6 +216,8 @@ class Views:
                 return _facts(view.origin, row, None)
             _require_whole(state)
             facts = self._facts_of(state)
+            if facts.row.is_gone:
+                return None  # since this transaction began
             # Others may have sealed more than memory knows.
             return self._told(replace(facts, unsealed_count=max(0, facts.event_count - row.sealed)))
 
@@ -357,9 +361,10 @@ class Views:
         number: int,
         state: SessionState | None,
     ) -> SessionFacts | None:
-        """Facts of a session in a listing; None when it is found there under a newer position."""
+        """Facts of a session in a listing; None when it is gone, or in it at a newer position."""
         if state is not None:
-            return self._facts_of(state)
+            facts = self._facts_of(state)
+            return None if facts.row.is_gone else facts  # since this transaction began
         row = row_at(tables, tenant_number, position, number)
         if row is None and position < record.floor:
             return None

@@ -35,7 +35,8 @@ from tests.format import independent
 
 SHARED: Final[tuple[Name, ...]] = (("", "call"), ("acme", "call"), ("acme", "a:b"))
 UNWATCHED: Final = ("filler", "auditor")  # sessions that are not of a writer
-CONTROLS: Final = ("open", "void", "tombstone", "base")
+CONTROLS: Final = ("open", "void", "tombstone", "base", "variables")
+CONTENTS: Final = [bytes([number]) * 30_000 for number in range(3)]
 SETTLE_S: Final = 20.0
 
 
@@ -61,8 +62,8 @@ class Churn:
         """Submit the next operation."""
         random = self._random
         name = random.choice(self._names)
-        ways = ("append", "delete", "erase", "purge", "again", "create")
-        way = random.choices(ways, (70, 7, 4, 8, 10, 6))[0]
+        ways = ("append", "delete", "erase", "purge", "again", "create", "state", "blob")
+        way = random.choices(ways, (70, 7, 4, 8, 10, 6, 8, 8))[0]
         if way == "again" and self._keyed:
             operation, name, count = random.choice(self._keyed)
             self._append(operation, name, count, operation)
@@ -76,6 +77,17 @@ class Churn:
             operation = self._name()
             self._note(operation, name, way)
             self._waiting.append((operation, session_of(self._store, name).create()))
+        elif way == "state":
+            operation = self._name()
+            self._note(operation, name, way)
+            changes = {f"variable {random.randrange(9)}": operation}
+            self._waiting.append((operation, session_of(self._store, name).update_state(changes)))
+        elif way == "blob":
+            operation = self._name()
+            blob = self._store.tenant(name[0]).blobs.put(random.choice(CONTENTS))
+            self._note(operation, name, "append", 1)
+            ack = session_of(self._store, name).append(bodies_of(operation, 1)[0], blobs=[blob])
+            self._waiting.append((operation, ack))
         elif way == "delete":
             operation = self._name()
             self._note(operation, name, way)
@@ -267,6 +279,8 @@ class Watcher:
                 assert info is None or info.number > events[0].session_number, (
                     f"half an append, and {name} is still there: {events[-1]}"
                 )
+        for value in session.state.values():
+            assert type(value) is str
         self._judge_run(session.history(random.randint(1, 60)), name)
         self._judge_run(session.history(), name)
         info = session.info()

@@ -1,0 +1,104 @@
+"""Readers whose session is removed by another thread while they read: true for one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine import Store
+from eventlog.tables import ReadTables
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+def test_events_tell_the_session_that_the_transaction_saw(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """Memory had lost the names by the time that they were looked at, and events had none."""
+    store = checked_store(snapshot_frequency=1 if sealed else 25)
+    session = store.tenant("acme").session("a")
+    session.append_many([{"role": "user"}] * 3).result()
+    store.flush()
+    real = ReadTables.load_row
+    left = ["once"]
+
+    def load_row(self: ReadTables, number: int) -> Any:
+        row = real(self, number)
+        if left and type(self) is ReadTables:
+            left.pop()
+            session.delete().result()
+        return row
+
+    monkeypatch.setattr(ReadTables, "load_row", load_row)
+    events = list(session.events())
+    assert not left
+    names = {(event.tenant, event.session) for event in events}
+    assert (len(events), names) in [(3, {("acme", "a")}), (0, set())]
+    assert list(session.events()) == []
+
+
+@pytest.mark.parametrize("way", ["info", "list"])
+def test_facts_are_of_a_session_that_is_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Facts came from memory after the removal, and told of a session without a name."""
+    session = store.tenant("acme").session("a")
+    session.append({"role": "user"}).result()
+    views: Any = store._log.views
+    real = views._facts_of
+
+    def facts_of(state: Any) -> Any:
+        session.delete().result()
+        return real(state)
+
+    monkeypatch.setattr(views, "_facts_of", facts_of)
+    if way == "info":
+        assert session.info() is None
+    else:
+        assert store.tenant("acme").sessions().sessions == []
+
+
+def test_two_reads_of_different_age_do_not_share_what_they_know(store: Store) -> None:
+    """Each looked at the places twice, so an older read could fill those of a newer one.
+
+    Then the newer one, and all after it, took a session that was deleted for one that is there.
+    """
+    store.session("a").append({"role": "user"}).result()
+    store.session("a").delete().result()
+    views: Any = store._log.views
+    newer: list[Any] = []
+
+    class Places:
+        """The attribute ``_places``; the first who writes it is overtaken by a newer read."""
+
+        def __get__(self, owner: Any, _: Any) -> Any:
+            return owner.__dict__["places"]
+
+        def __set__(self, owner: Any, value: Any) -> None:
+            owner.__dict__["places"] = value
+            if not newer:
+                newer.append(None)
+                newer[0] = owner._place_of(SimpleNamespace(removals=1))
+
+    class Watched(type(views)):  # type: ignore[misc]
+        _places = Places()
+
+    views.__dict__["places"] = (7, {})
+    del views.__dict__["_places"]
+    views.__class__ = Watched
+    older = views._place_of(SimpleNamespace(removals=0))
+    with views.transaction() as tables:
+        looked: list[int] = []
+        real = tables.load_row
+
+        def load_row(number: int) -> Any:
+            looked.append(number)
+            return real(number)
+
+        tables.load_row = load_row
+        older(tables, 1)
+        origin, first = newer[0](tables, 1)
+        assert looked == [1, 1], "it believed what the older read knew"
+    assert (origin.name, first) == ("", 1)
