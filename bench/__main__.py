@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench import bench_append, bench_loop, bench_open, bench_replay, bench_size
+from bench import (
+    bench_append,
+    bench_disk,
+    bench_history,
+    bench_loop,
+    bench_media,
+    bench_open,
+    bench_rebuild,
+    bench_replay,
+    bench_size,
+    bench_variables,
+)
 from bench.harness import (
     RefusedError,
     Report,
@@ -29,12 +40,21 @@ class Bench:
     figures: tuple[str, ...]
 
 
+def _size(settings: Settings, report: Report) -> None:
+    bench_disk.run(settings, report)
+    bench_size.run(settings, report)
+    bench_variables.run(settings, report)
+
+
 BENCHES: Final[Mapping[str, Bench]] = {
     "append": Bench(bench_append.run, bench_append.FIGURES),
+    "history": Bench(bench_history.run, bench_history.FIGURES),
     "loop": Bench(bench_loop.run, bench_loop.FIGURES),
+    "media": Bench(bench_media.run, bench_media.FIGURES),
     "open": Bench(bench_open.run, bench_open.FIGURES),
+    "rebuild": Bench(bench_rebuild.run, bench_rebuild.FIGURES),
     "replay": Bench(bench_replay.run, bench_replay.FIGURES),
-    "size": Bench(bench_size.run, bench_size.FIGURES),
+    "size": Bench(_size, (*bench_disk.FIGURES, *bench_size.FIGURES, *bench_variables.FIGURES)),
 }
 ALL: Final = "all"
 
@@ -63,6 +83,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=Path(),
         metavar="DIR",
         help="existing directory for the temporary stores of both sides (default: this one)",
+    )
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        metavar="DIR",
+        help="folder of real conversations for what is written and read (default: made ones)",
     )
     parser.add_argument(
         "--allow-tmpfs", action="store_true", help="measure in memory, where fsync is free"
@@ -130,7 +156,12 @@ def main(arguments: Sequence[str]) -> int:
     report = Report()
     try:
         store = checked_store_directory(options.store, allow_memory=options.allow_tmpfs)
-        settings = Settings(quick=options.quick, store=store, only=frozenset(options.only))
+        settings = Settings(
+            quick=options.quick,
+            store=store,
+            only=frozenset(options.only),
+            corpus=options.corpus,
+        )
         where = machine(settings)
         for bench in chosen(options.name):
             if any(settings.wants(figure) for figure in bench.figures):

@@ -60,8 +60,8 @@ class Written:
 
 def run(settings: Settings, report: Report) -> None:
     """Write the same messages as a few long sessions and as many short ones."""
-    if not _IO.exists():
-        raise RefusedError(f"bytes_flat needs {_IO}, which only Linux has")
+    if not settings.wants("bytes_flat"):
+        return
     live = _LIVE_SESSIONS_QUICK if settings.quick else _LIVE_SESSIONS
     messages = chat_messages(_DISTINCT_MESSAGES)
     sides: dict[str, Written] = {}
@@ -95,7 +95,7 @@ def _write(settings: Settings, messages: Sequence[Message], live: int, length: i
                 list(islice(cycle(range(live)), _WARM_UP_EVENTS)),
                 messages,
             )
-            before = _written_bytes()
+            before = written_bytes()
             message = cycle(messages)
             for wave in range(LONG_EVENTS // length):
                 sessions = [store.session(f"wave-{wave}-{number}") for number in range(live)]
@@ -104,14 +104,17 @@ def _write(settings: Settings, messages: Sequence[Message], live: int, length: i
                     parts = [each.draft(list(islice(message, share))) for each in sessions]
                     store.append_batch(parts).result()
             store.flush()
-            written = _written_bytes() - before
+            written = written_bytes() - before
         on_disk = sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
     events = live * LONG_EVENTS
     raw = sum(len(cbor2.dumps(each)) for each in islice(cycle(messages), events))
     return Written(raw / events, written / events, on_disk / (events + _WARM_UP_EVENTS))
 
 
-def _written_bytes() -> int:
+def written_bytes() -> int:
+    """What this process has handed to the kernel so far."""
+    if not _IO.exists():
+        raise RefusedError(f"bytes written need {_IO}, which only Linux has")
     for line in _IO.read_text().splitlines():
         name, _, value = line.partition(": ")
         if name == "wchar":

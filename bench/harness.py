@@ -49,11 +49,13 @@ class Settings:
         quick: Fewer and shorter rounds, under 50 s.
         store: Directory whose file system takes all stores.
         only: Names of the figures to take; empty means all.
+        corpus: Folder of real conversations, see ``corpus``; None for made ones.
     """
 
     quick: bool
     store: Path
     only: frozenset[str] = frozenset()
+    corpus: Path | None = None
 
     def wants(self, name: str) -> bool:
         """True when the figure of that name is to be taken."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.workloads import Message
 
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE event (
     position INTEGER PRIMARY KEY,
     session TEXT NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE event (
 );
 CREATE UNIQUE INDEX event_session_sequence ON event (session, sequence);
 """
-_INSERT: Final = "INSERT INTO event (session, sequence, body) VALUES (?, ?, ?)"
+INSERT: Final = "INSERT INTO event (session, sequence, body) VALUES (?, ?, ?)"
 
 _Item = tuple[str, int, str, "asyncio.Future[None]"]
 
@@ -65,12 +65,12 @@ class SqliteRows:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            connection.executescript(_SCHEMA)
+            connection.executescript(SCHEMA)
             execute = connection.execute
             while (item := self._queue.get()) is not None:
                 session, sequence, body, future = item
                 try:
-                    execute(_INSERT, (session, sequence, body))
+                    execute(INSERT, (session, sequence, body))
                 except sqlite3.Error as error:
                     self._loop.call_soon_threadsafe(_refuse, future, error)
                 else:

@@ -38,6 +38,15 @@ GOALS: Final[dict[str, Goal]] = {
     "read_vs_loads": Goal(0.2, 0.3, at_least=True),
     "read_vs_loads_10k": Goal(0.1, 0.3, at_least=True),
     "bytes_flat": Goal(1.1, None, at_least=False),
+    "variables_vs_plain": Goal(1.2, None, at_least=False),
+    "store_vs_sqlite": Goal(0.55, 0.45, at_least=False),
+    "vacuumed_vs_sqlite": Goal(0.40, None, at_least=False),
+    "agents_vs_sqlite": Goal(0.35, 0.25, at_least=False),
+    "image_20": Goal(0.05, None, at_least=False),
+    "last20_hot": Goal(3.0, 2.0, at_least=False),
+    "last20_cold": Goal(10.0, 5.0, at_least=False),
+    "all_1500": Goal(2.0, 1.3, at_least=False),
+    "rebuild_vs_loads": Goal(0.1, 0.25, at_least=True),
 }
 
 

@@ -6,11 +6,29 @@ Everything here is pure: the same arguments give the same messages, sessions and
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A session's name and its messages, in order."""
+
+    name: str
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message on its way into a session."""
+
+    session: str
+    message: Message
+
 
 SEED: Final = 20_240
 CHAT_BYTES_MIN: Final = 200  # encoded size of a chat message, inclusive
@@ -39,16 +57,17 @@ _WORDS: Final = tuple(
 _WEIGHTS: Final = tuple(accumulate(1 / rank for rank in range(1, len(_WORDS) + 1)))
 
 
-def _text(rng: random.Random, length: int) -> str:
-    words: list[str] = []
+def words(rng: random.Random, length: int) -> str:
+    """Text of exactly ``length`` characters, of words as often as real text has them."""
+    found: list[str] = []
     size = 0
     while size < length:
         for word in rng.choices(_WORDS, cum_weights=_WEIGHTS, k=16):
             # One word in twelve is a number or a code: text that no dictionary knows.
             token = word if rng.random() > 1 / 12 else f"{rng.randrange(10**6):x}"
-            words.append(token)
+            found.append(token)
             size += len(token) + 1
-    return " ".join(words)[:length]
+    return " ".join(found)[:length]
 
 
 def chat_messages(count: int, *, seed: int = SEED) -> list[Message]:
@@ -63,7 +82,7 @@ def chat_messages(count: int, *, seed: int = SEED) -> list[Message]:
     for number in range(count):
         role = "assistant" if number % 2 else "user"
         length = rng.randint(CHAT_BYTES_MIN, CHAT_BYTES_MAX) - _CHAT_FRAME_BYTES - len(role)
-        messages.append({"role": role, "content": _text(rng, length)})
+        messages.append({"role": role, "content": words(rng, length)})
     return messages
 
 
@@ -73,7 +92,7 @@ def _tool_result(rng: random.Random, size: int) -> Message:
     while used < size - 200:
         row: Message = {
             "id": rng.randrange(10**6),
-            "title": _text(rng, 40),
+            "title": words(rng, 40),
             "price": rng.randrange(10**4) / 100,
             "open": rng.random() < 0.5,
             "tags": [rng.choice(_WORDS), rng.choice(_WORDS)],
@@ -95,12 +114,12 @@ def mixed_messages(count: int, *, seed: int = SEED) -> list[Message]:
     for number in range(count):
         if rng.random() >= LARGE_SHARE:
             role = "assistant" if number % 2 else "user"
-            messages.append({"role": role, "content": _text(rng, rng.randint(180, 370))})
+            messages.append({"role": role, "content": words(rng, rng.randint(180, 370))})
             continue
         doublings = (LARGE_BYTES_MAX // LARGE_BYTES_MIN).bit_length() - 1
         size = int(LARGE_BYTES_MIN * 2 ** (rng.random() * doublings))
         if rng.random() < 0.75:
-            text = _text(rng, min(size, 4096))
+            text = words(rng, min(size, 4096))
             whole = (text * (size // len(text) + 1))[: size - 64]
             messages.append({"role": "assistant", "content": whole})
         else:
@@ -131,3 +150,24 @@ def arrival_times(rate: float, *, seed: int) -> Iterator[float]:
     while True:
         now += rng.expovariate(rate)
         yield now
+
+
+def live_batches(conversations: Sequence[Conversation], live: int) -> Iterator[list[Turn]]:
+    """Batches of one turn of each live conversation; where one ends, the next begins.
+
+    Args:
+        conversations: Taken in order.
+        live: How many go on at once.
+    """
+    waiting = iter(conversations)
+    going: list[tuple[str, Iterator[Message]]] = []
+    while True:
+        while len(going) < live and (conversation := next(waiting, None)) is not None:
+            going.append((conversation.name, iter(conversation.messages)))
+        if not going:
+            return
+        taken = [(each, next(each[1], None)) for each in going]
+        going = [each for each, message in taken if message is not None]
+        batch = [Turn(each[0], message) for each, message in taken if message is not None]
+        if batch:
+            yield batch
