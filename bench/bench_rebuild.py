@@ -20,7 +20,6 @@ from bench.harness import (
     Report,
     Settings,
     comparison,
-    even_start,
     fresh_directory,
     interleave,
     paired_ratio,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.fold import folds_of
+from engine.projections import PROJECTIONS
 from eventlog.ack import Ack
-from eventlog.errors import FormatVersionError
+from eventlog.blobcollect import Collection
+from eventlog.errors import CorruptionError, FormatVersionError
+from eventlog.limits import CLOSE_DEADLINE_MS
 from eventlog.log import Log
 from eventlog.place import FORMAT_VERSION
-from eventlog.removal import Reclaim
+from eventlog.reclaim import Reclaim
+from eventlog.removal import REMOVAL_VERSION
 from eventlog.seams import CLOCK
-
-REMOVAL_VERSION = 2  # the first format version whose stores can remove events
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,22 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
         event_count=done.last,
         position=done.position,
     )
+
+
+def finish_removals(path: Path) -> None:
+    """Remove what deletions, erasures and purges left in a store, also those of killed processes.
+
+    Raises:
+        CorruptionError: What is left of a session cannot be removed, because it is damaged.
+        TurnlogError: As by opening.
+    """
+    log = Log.open(path, create_new=False, projections=PROJECTIONS)
+    try:
+        if log.environment.version < REMOVAL_VERSION:
+            return
+        log.flush(None)
+        log.writer.run(Collection(log.writer.pause))
+        for number, reason in log.writer.composer.stuck.items():
+            raise CorruptionError(f"cannot be removed: {reason}", where=f"session number {number}")
+    finally:
+        log.close(CLOSE_DEADLINE_MS / 1000)

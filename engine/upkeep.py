@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engine.erasure import finish_removals
 from engine.projections import PROJECTIONS
 from eventlog.arguments import callback, flag, folder
 from eventlog.backup import BackupReport
@@ -128,7 +129,7 @@ class Upkeep:
 
         Free pages go back to the file system, and what was erased is in the file no more. Costs
         the space of a second data file beside the store while it works. Killed, it leaves the
-        store as it was or rewritten.
+        store as it was or rewritten. A removal that somebody left unfinished is finished first.
 
         Args:
             path: The store.
@@ -141,7 +142,9 @@ class Upkeep:
             NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.
         """
         callback(progress, "progress")
-        return vacuum_store(folder(path, "path"), progress=progress)
+        where = folder(path, "path")
+        finish_removals(where)
+        return vacuum_store(where, progress=progress)
 
     @staticmethod
     def upgrade(

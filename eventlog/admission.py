@@ -105,6 +105,9 @@ class Lookups(Protocol):
     def put_state(self, number: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         """Store what inline projections made of events that a session begins after."""
 
+    def require_readable(self, state: SessionState, floor: int, *, is_gone: bool) -> None:
+        """Raise for damage that a removal of a session's events below ``floor`` would meet."""
+
     def first(self, state: SessionState) -> int:
         """First sequence of a session that was not purged."""
 
@@ -424,8 +427,9 @@ class Admission:
                     f"session {ack.name[1]!r} begins at {self._lookups.first(state)} already",
                     first=self._lookups.first(state),
                 )
+        floor = state.draft_next if removal.first is None else removal.first
+        self._lookups.require_readable(state, floor, is_gone=removal.first is None)
         self._place(ack, state)
-        floor = ack._last if removal.first is None else removal.first
         self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
 

@@ -193,16 +193,27 @@ def release(
         put_blob(tables, tenant_number, address, row)
 
 
-def erase(tables: WriteTables, tenant_number: int, addresses: Iterable[bytes]) -> int:
+def erase(
+    tables: WriteTables,
+    tenant_number: int,
+    addresses: Iterable[bytes],
+    *,
+    room: int = COLLECT_CHUNKS_MAX,
+) -> int:
     """Remove blobs that nothing names, without the hour; for erasing, after ``release``.
 
     Their rows go at once, so that nothing is read any more, and of their chunks as many as one
     step may remove. What is left is gone once ``collect`` says so, and has no address by then.
 
+    Args:
+        tables: A write transaction.
+        tenant_number: The tenant.
+        addresses: The blobs.
+        room: How many chunks to remove now.
+
     Returns:
         How many blobs went; those that are named elsewhere stay.
     """
-    room = COLLECT_CHUNKS_MAX
     erased = 0
     for address in sorted(set(addresses)):
         row = find_blob(tables, tenant_number, address)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from eventlog import removal
+from eventlog import reclaim, removal
 from eventlog.ack import Ack
 from eventlog.admission import Admission, Plan
 from eventlog.dictionary import Dictionary
@@ -77,6 +77,7 @@ class Composer:
         on_generation: Reads the options again.
         ids_pending: Whether id runs may be due for merging.
         removals_pending: Whether something may be left to remove.
+        stuck: Numbers of sessions that cannot be removed, and why.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Composer:
         self.failures = 0
         self.ids_pending = True
         self.removals_pending = True
+        self.stuck: dict[int, str] = {}
         self._removals_known = 0
         self._projections = projections
         self._cache = cache
@@ -320,7 +322,10 @@ class Composer:
         if self.removals_pending and not removals.is_pending and tables.has("removal"):
             floor = replace(record, floor=sealing.floor)
             is_low = self.environment.is_low
-            more = removal.go_on(tables, self.index, floor, self._pause, is_low=is_low)
+            more = reclaim.go_on(
+                tables, self.index, floor, self._pause, stuck=self.stuck, is_low=is_low
+            )
+            self.stuck.update(more.stuck)
             removals.is_pending, has_removed = more.is_pending, more.has_written
         self.removals_pending = removals.is_pending
         fp("commit.after_puts")

@@ -56,6 +56,7 @@ from eventlog.limits import (
     SNAPSHOT_FREQUENCY,
     SNAPSHOT_FREQUENCY_MAX,
 )
+from eventlog.removal import REMOVAL_VERSION
 from eventlog.rollup import NEVER, RollUpOptions
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, random_bytes
@@ -423,6 +424,7 @@ class Log:
         if not is_last:
             self._wait_settled(timeout)
             return
+        self._look_for_removals()
         if not self.writer.close(timeout):
             self.environment.stop.set()
             self.writer.refuse(
@@ -491,11 +493,27 @@ class Log:
         def left_s() -> float | None:
             return None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
 
+        self._look_for_removals()
         if not self._wait_settled(left_s()):
             raise TimeoutError("not all appends are settled yet; they may still become durable")
         if not self.writer.is_tidy():
             self.writer.tidy()
             self.wait_until(self.writer.is_tidy, left_s())
+
+    def _look_for_removals(self) -> None:
+        """What a process that was killed left to remove is worked off with what is overdue."""
+        if self.read_only or not self.writer.is_alive or self.environment.version < REMOVAL_VERSION:
+            return
+        try:
+            with self.views.transaction() as tables:
+                stuck = self.writer.composer.stuck
+                found = any(
+                    int.from_bytes(key, "big") not in stuck for key, _ in tables.rows("removal")
+                )
+        except TurnlogError:
+            return  # flush and close are not about it; check tells
+        if found:
+            self.writer.expect_removals()
 
     def _wait_settled(self, timeout: float | None) -> bool:
         """Block until what waits now is settled; False when that takes longer.
@@ -507,6 +525,7 @@ class Log:
 
     async def flush_async(self) -> None:
         """As ``flush``, from an event loop."""
+        self._look_for_removals()
         pending = self.pending()
         await self.wait_until_async(lambda: _all_done(pending))
         if not self.writer.is_tidy():
@@ -680,6 +699,8 @@ class Log:
             problems.append("appends are refused: the disk is full")
         if self.index.damaged:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
+        for number, reason in list(self.writer.composer.stuck.items()):
+            problems.append(f"session number {number} cannot be removed: {reason}")
         for number, reason in list(self.index.unsealable.items()):
             problems.append(f"session number {number} cannot be sealed: {reason}")
         return {

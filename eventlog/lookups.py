@@ -18,6 +18,7 @@ from eventlog.inline import state_key
 from eventlog.keys import U64
 from eventlog.limits import NAMES_MAX
 from eventlog.record import Record, decode_record, verify_record
+from eventlog.removal import require_readable
 from eventlog.rows import (
     SECRET_BYTES,
     CommitRecord,
@@ -133,6 +134,11 @@ class TransactionLookups:
             items.append((key, protect(key, content)))
         if items:
             self._tables.put_state(sorted(items))
+
+    def require_readable(self, state: SessionState, floor: int, *, is_gone: bool) -> None:
+        """See ``admission.Lookups``."""
+        if state.next:  # else this transaction makes it
+            require_readable(self._tables, self._log, state, floor, is_gone=is_gone)
 
     def first(self, state: SessionState) -> int:
         """See ``admission.Lookups``."""

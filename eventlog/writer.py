@@ -194,6 +194,12 @@ class Writer:
         """True when the queue is less than half full and takes an append of so many bytes."""
         return self.machine.fits(byte_count)
 
+    def expect_removals(self) -> None:
+        """Something was left to remove, by whoever: work it off in the next idle moment."""
+        with self._lock:
+            if self.machine.refusal is None:
+                self.composer.removals_pending = self.machine.overdue = True
+
     def tidy(self) -> None:
         """Work off overdue sealing and cutting as soon as nothing waits."""
         with self._lock:

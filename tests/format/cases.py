@@ -768,7 +768,7 @@ CASES = [
             "floor": 2**34 + 5,
             "hot_from": 2**35 + 4_097,
             "left": 3,
-            "reserved": 0,
+            "flags": 0,
             "asked_us": 1_700_000_000_000_000,
         },
     ),

@@ -187,7 +187,7 @@ def keyed_result(key: bytes, value: bytes) -> Values:
 
 def removal(key: bytes, value: bytes) -> Values:
     """A removal row (section 5.8)."""
-    names = "floor hot_from left reserved asked_us".split()
+    names = "floor hot_from left flags asked_us".split()
     rest = checked(key, value)
     assert len(rest) == 32
     return {"number": int.from_bytes(key, "big"), **named(names, "<QQIIQ", rest)}

@@ -78,6 +78,9 @@ class Memory:
     def put_state(self, number: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         assert not rows
 
+    def require_readable(self, state: SessionState, floor: int, *, is_gone: bool) -> None:
+        pass
+
     def first(self, state: SessionState) -> int:
         return state.row.first
 
