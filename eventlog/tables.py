@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
@@ -90,6 +90,11 @@ class ReadTables:
         record = CommitRecord.decode(value)
         self._take_roles(record)
         return record
+
+    def take_roles(self) -> None:
+        """Use the databases that serve, if the commit record can be read; else those of old."""
+        with suppress(CorruptionError):
+            self.commit_record()
 
     def _take_roles(self, record: CommitRecord) -> None:
         """Use the databases that serve in this transaction."""

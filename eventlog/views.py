@@ -99,7 +99,9 @@ class Views:
     def transaction(self) -> Iterator[ReadTables]:
         """A short read transaction."""
         with self._environment.read() as transaction:
-            yield ReadTables(transaction, self._environment.db)
+            tables = ReadTables(transaction, self._environment.db)
+            tables.take_roles()  # so that nobody reads a database that has another role by now
+            yield tables
 
     def current(self, tables: ReadTables) -> CommitRecord:
         """The transaction's commit record, with the loose index brought up to it."""

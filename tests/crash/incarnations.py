@@ -21,8 +21,9 @@ from engine import Store
 from engine.events import Event
 from eventlog.keys import U64
 from eventlog.record import CHECKSUM_BYTES, KIND_BYTE, TOMBSTONE, VOID
+from eventlog.rows import KeyedResult
 from tests.crash.journal import JournalReader
-from tests.crash.removals import CONTROLS, UNWATCHED, bodies_of
+from tests.crash.removals import CONTENTS, CONTROLS, UNWATCHED, bodies_of
 from tests.crash.upkeep import require_no_left_over
 from tests.crash.workload import Name, session_of
 from tests.format import independent
@@ -186,6 +187,9 @@ class Incarnations:
             incarnation_or_none = found[live[name]] if name in live else None
             events = [] if incarnation_or_none is None else incarnation_or_none.kept()
             self._hold(list(session.events()) == events, f"R1: events of {name} differ")
+            blobs = store.tenant(name[0]).blobs
+            contents = [blobs.read(blob) for event in events for blob in blobs.of(event)]
+            self._hold(all([each in CONTENTS for each in contents]), f"R1: contents of {name}")
             bodies = [event.body for event in events if event.kind == "message"]
             self._hold(session.history() == bodies, f"R1: the history of {name} differs")
             self._hold(session.history(9) == bodies[-9:], f"R1: the last of {name} differ")
@@ -292,6 +296,7 @@ class Incarnations:
             if asked.way == "erase":
                 erased.update([told.number for told in asked.told])
         with store._log.views.transaction() as tables:
+            tables.commit_record()  # it says which database has which role
             left = [U64.unpack(key)[0] for key, _ in tables.rows("removal")]
             self._hold(not left, f"R6: {left} are still to be removed")
             for name in tables.tables:
@@ -303,7 +308,11 @@ class Incarnations:
                     )
             for number in gone:
                 prefix = U64.pack(number)
-                self._hold(not list(tables.rows("key", prefix)), f"R6: {number} has keys")
+                keys = [
+                    (key.hex(), KeyedResult.decode(key, value))
+                    for key, value in tables.rows("key", prefix)
+                ]
+                self._hold(not keys, f"R6: {number}, which is gone, has keys {keys}")
                 self._hold(
                     len(list(tables.rows("segment", prefix))) <= 1, f"R6: {number} has segments"
                 )

@@ -149,7 +149,7 @@ class Churn:
             operation, ack = self._waiting.popleft()
             try:
                 ack.result(SETTLE_S)
-            except (SessionGoneError, SessionNotFoundError, TrimmedError) as error:
+            except (ConflictError, TrimmedError) as error:  # also: a content was erased meanwhile
                 self._notes.write(no=operation, text=str(error))
                 continue
             self._notes.write(

@@ -152,6 +152,7 @@ def require_removed(store: Store, content: Content, number: int, *, erased: bool
     """
     secret = content.secret.encode()
     with store._log.views.transaction() as tables:
+        tables.commit_record()  # it says which database has which role
         assert list(tables.rows("removal")) == []
         assert list(tables.rows("key", U64.pack(number))) == []
         assert len(list(tables.rows("segment", U64.pack(number)))) <= 1

@@ -161,6 +161,7 @@ def _judge_purged(path: Path, done: bool, first: int) -> None:
         if not done:
             return
         with store._log.views.transaction() as tables:
+            tables.commit_record()  # it says which database has which role
             assert list(tables.rows("removal")) == []
             key = next(iter(tables.rows("segment", U64.pack(len(KEPT) + 1))))[0]
             assert U64.unpack(key[U64.size :])[0] >= first
@@ -225,6 +226,7 @@ def _judge_rich(path: Path, done: bool) -> None:
         assert report.ok, report.findings
         if done:
             with store._log.views.transaction() as tables:
+                tables.commit_record()  # it says which database has which role
                 for name in tables.tables:
                     for _, value in tables.rows(name):
                         assert b"<rich>" not in value, name

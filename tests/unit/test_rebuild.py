@@ -202,3 +202,26 @@ def test_a_role_comes_back_to_its_own_database() -> None:
     assert roles.rebuilding(word) is None
     assert roles.serving(word, tables) == {**tables, "id": 5, "spare": 2}
     assert roles.swap(roles.begin(word, "id"), "id") == 0
+
+
+def test_contents_are_read_whatever_databases_serve(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    """The tenant was looked up in the database that had the names before, and had no content."""
+    store = checked_store()
+    acme = store.tenant("acme")
+    blob = acme.blobs.put(b"content " * 1_000)
+    acme.session("a").append(said("x"), blobs=[blob]).result()
+    for _ in range(len(roles.ROLES)):  # each role has each database once
+        store.rebuild()
+        assert acme.blobs.get(blob) == blob
+        assert acme.blobs.read(blob) == b"content " * 1_000
+        [event] = acme.session("a").events()
+        assert list(acme.blobs.of(event)) == [blob]
+        assert acme.blobs.put(b"content " * 1_000) == blob
+        assert store.tenants() == ["acme"]
+        lines = list(store.export_lines(store.read()))
+        assert len(lines) == 2
+    store.close()
+    store = checked_store()
+    assert store.tenant("acme").blobs.read(blob) == b"content " * 1_000
