@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python
 	>/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint crash bench clean
+.PHONY: help setup run test lint crash flips bench clean
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -46,6 +46,9 @@ lint: $(STAMP) ## check style, types and who imports whom
 
 crash: $(STAMP) ## kill, cut power and break files, CYCLES times each (default 60)
 	$(BIN)/python -m pytest -q -m "crash or slow" --crash-cycles=$(CYCLES) --benchmark-disable $(ARGS)
+
+flips: $(STAMP) ## flip every bit of a store in turn, for hours: ARGS="--every 9 --bits 1"
+	$(BIN)/python -m tests.crash.flips $(ARGS)
 
 bench: $(STAMP) ## measure against the targets: BENCH=append, ARGS=--quick
 	$(BIN)/python -m bench $(BENCH) $(ARGS)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from eventlog.absent import require_absent
 from eventlog.blob import (
     BLOB_KEY_BYTES,
     DOOMED_US,
@@ -47,7 +48,10 @@ def find_blob(tables: ReadTables, tenant_number: int, address: bytes) -> BlobRow
     """A blob's row, None when there is none of that address."""
     key = blob_key(tenant_number, address)
     value = tables.transaction.get(key, db=tables.tables["blob"])
-    return None if value is None else BlobRow.decode(key, value)
+    if value is None:
+        require_absent(tables.transaction, tables.tables["blob"], "blob", key)
+        return None
+    return BlobRow.decode(key, value)
 
 
 def find_chunk(tables: ReadTables, number: int, index: int) -> bytes | None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import PARTITION
-from eventlog.index import LooseIndex, SessionState
+from eventlog.index import LOST, LooseIndex, SessionState
 from eventlog.keys import U64
 from eventlog.record import CHECKSUM_BYTES, FLAGS_BYTE, verify_record
 from eventlog.rollup import ROLLS_UP, kept_of
@@ -53,7 +53,10 @@ class HotNumbers:
         position = known_stop
         for state in reversed(self._known):
             position -= 1
-            yield position, state.number
+            if state is LOST:  # or its session's row is damaged, and the record tells whose it is
+                yield from self._read(position, position)
+            else:
+                yield position, state.number
         yield from self._read(self._floor, min(self._known_first - 1, self._last))
 
     def _read(self, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
+from eventlog.absent import require_absent
 from eventlog.dictionary import Dictionary, DictionaryRow, LoadedDictionaries, dictionary_key
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
@@ -165,6 +166,8 @@ class ReadTables:
         key = name_key(tenant, session)
         value = self.transaction.get(key, db=self.tables["name"])
         where = f"name {key.hex()}"
+        if value is None:
+            require_absent(self.transaction, self.tables["name"], "name", key)
         return (None if value is None else decode_number(key, value, where)), where
 
     def load_row(self, number: int) -> SessionRow:
@@ -191,7 +194,10 @@ class ReadTables:
         """A sealed idempotency key."""
         key = U64.pack(number) + digest
         value = self.transaction.get(key, db=self.tables["key"])
-        return None if value is None else KeyedResult.decode(key, value)
+        if value is None:
+            require_absent(self.transaction, self.tables["key"], "key", key)
+            return None
+        return KeyedResult.decode(key, value)
 
     def load_dictionary(self, number: int) -> DictionaryRow:
         """A dictionary's row.

@@ -307,8 +307,9 @@ def collect(
         slice_us = CLOCK.monotonic_us()
         count = 0
         with read() as tables:
+            record = tables.commit_record()  # tells which database has the activity
             if is_first:
-                found.removals = tables.commit_record().removals
+                found.removals = record.removals
                 is_first = False
             for position, number in tables.activity(tenant_number, before):
                 before = position

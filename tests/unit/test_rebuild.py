@@ -225,3 +225,20 @@ def test_contents_are_read_whatever_databases_serve(
     store.close()
     store = checked_store()
     assert store.tenant("acme").blobs.read(blob) == b"content " * 1_000
+def test_contents_are_found_after_the_names_changed_databases(
+    checked_store: Callable[..., Store],
+) -> None:
+    """They were looked for without the commit record that tells where the names are: after one
+    rebuild no tenant had any blob, and the next content was put for a tenant of the same name.
+    """
+    store = checked_store()
+    blob = store.blobs.put(b"all of it " * 1_000)
+    store.session("a").append(said("look"), blobs=[blob]).result()
+    store.rebuild()
+    with store._log.views.transaction() as tables:
+        assert tables.commit_record().roles
+    assert store.blobs.read(blob) == b"all of it " * 1_000
+    assert store.blobs.put(b"all of it " * 1_000) == blob
+    assert store.tenants() == [""]
+    store.session("a").append(said("again"), blobs=[blob]).result()
+    assert [store.blobs.read(each) for event in store.read() for each in event.blobs]

@@ -1,0 +1,118 @@
+"""A damaged key hides its row; a lookup that misses says so instead of "there is none"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from engine import Store
+from eventlog.absent import require_absent
+from eventlog.errors import CorruptionError
+from eventlog.raw import DATA_FILE
+from tests.damaged_store import Row, flipped, put, rows
+from tests.model.staging import HANG_S
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def flip_key(path: Path, row: Row, bit: int) -> None:
+    """Flip a bit of a row's key where it lies in the data file."""
+    data = bytearray((path / DATA_FILE).read_bytes())
+    _, key, value = row
+    found = [place for place in range(len(data)) if data.startswith(key + value, place)]
+    assert found
+    for place in found:  # older pages may hold it too
+        data[place + bit // 8] ^= 1 << bit % 8
+    (path / DATA_FILE).write_bytes(data)
+
+
+@pytest.fixture
+def made(store_path: Path) -> Path:
+    """Sessions with sealed keys, and a blob."""
+    with Store.open(store_path, snapshot_frequency=2) as store:
+        for number in range(9):
+            session = store.session(f"s{number}")
+            for place in range(4):
+                session.append(said("x"), idempotency_key=f"k{place}").result(HANG_S)
+        blob = store.blobs.put(bytes(range(256)) * 20)
+        store.session("s0").append(said("look"), blobs=[blob]).result(HANG_S)
+        store.flush()
+    return store_path
+
+
+def row_of(path: Path, table: str, key: bytes) -> Row:
+    return next(row for row in rows(path) if row[0] == table and row[1] == key)
+
+
+@pytest.mark.parametrize("bit", range(0, 128, 5))
+def test_a_session_whose_name_is_hidden_is_not_one_that_is_not_there(made: Path, bit: int) -> None:
+    """A flipped bit in a key of the table of names made ``info`` of a session whose events were cut
+    give None, and the next append began a second session of that name.
+    """
+    names = [row for row in rows(made) if row[0] == "name" and row[2][8:] == (4).to_bytes(8, "big")]
+    flip_key(made, names[0], bit)
+    with Store.open(made) as store:
+        with store._log.views.transaction() as tables:
+            tables.commit_record()
+            with pytest.raises(CorruptionError, match=r"^name "):
+                tables.find_session(("", "s3"))
+            assert tables.find_session(("", "s4")) is not None
+        assert not store.check().ok
+
+
+@pytest.mark.parametrize("bit", range(64, 192, 9))
+def test_a_hidden_key_is_not_forgotten(made: Path, bit: int) -> None:
+    """The same append was taken twice when a bit of its key's row was flipped."""
+    keys = [row for row in rows(made) if row[0] == "key" and row[1][:8] == (5).to_bytes(8, "big")]
+    assert keys
+    flip_key(made, keys[0], bit)
+    with Store.open(made) as store:
+        known = 0
+        for place in range(4):
+            try:
+                ack = store.session("s4").append(said("x"), idempotency_key=f"k{place}")
+                assert ack.result(HANG_S).already
+                known += 1
+            except CorruptionError:
+                pass
+        assert known == 3
+        assert len(store.session("s4").history()) == 4
+
+
+@pytest.mark.parametrize("bit", range(64, 192, 17))
+def test_a_hidden_blob_is_not_one_that_is_not_there(made: Path, bit: int) -> None:
+    """A blob that an event names was said not to exist, and could be put beside itself."""
+    (blob,) = [row for row in rows(made) if row[0] == "blob"]
+    flip_key(made, blob, bit)
+    with Store.open(made) as store, pytest.raises(CorruptionError):
+        store.blobs.get(blob[1][8:])
+
+
+def test_a_session_whose_row_is_damaged_is_missed_in_listings(store_path: Path) -> None:
+    """It was left out of ``sessions()`` without a word while all its events were hot."""
+    with Store.open(store_path) as store:
+        for name in ("a", "b", "c"):
+            store.session(name).append(said(name)).result(HANG_S)
+    table, key, value = row_of(store_path, "session", (2).to_bytes(8, "big"))
+    put(store_path, (table, key, flipped(value)))
+    with Store.open(store_path) as store:
+        with pytest.raises(CorruptionError, match="session"):
+            store.sessions()
+        assert [info.name for info in store.sessions(limit=1).sessions] == ["c"]
+
+
+def test_only_the_rows_beside_a_key_are_looked_at(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "x"), max_dbs=1) as environment:
+        db = environment.open_db(b"t")
+        with environment.begin(write=True) as transaction:
+            require_absent(transaction, db, "t", b"a")
+            for number in range(5):
+                transaction.put(bytes([10 * number]), bytes(8) + b"wrong", db=db)
+            for key in (bytes(1), bytes([5]), bytes([50])):
+                with pytest.raises(CorruptionError, match=r"^t [0-9a-f]{2}: checksum"):
+                    require_absent(transaction, db, "t", key)
