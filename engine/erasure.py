@@ -28,9 +28,10 @@ class ErasureReceipt:
         number: Number of the incarnation that is gone.
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
-        is_live: Whether a live record still holds any of it; False.
+        is_live: Whether a live record, but for the dictionaries, still holds any of it; False.
         is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
         backups: What became of copies of the store.
+        dictionaries: Numbers of the compression dictionaries that may quote it until ``vacuum``.
     """
 
     tenant: str
@@ -41,6 +42,7 @@ class ErasureReceipt:
     is_live: bool = False
     is_in_file: bool = True
     backups: str = "backups and other copies of the store were not touched"
+    dictionaries: tuple[int, ...] = ()
 
 
 def require_removal(log: Log) -> None:
@@ -74,12 +76,15 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     log.writer.run(reclaim, left_s)
     log.cache.clear()
     folds_of(log).clear()
+    with log.views.transaction() as tables:
+        quoting = tables.dictionaries_of({done.session_number})
     return ErasureReceipt(
         tenant=ack.name[0],
         session=ack.name[1],
         number=done.session_number,
         event_count=done.last,
         position=done.position,
+        dictionaries=tuple(quoting),
     )
 
 

@@ -591,7 +591,7 @@ class Environment:
             gate.state = CLOSED
             survival.closed(self)
             if self._writer_lock is not None:
-                self._writer_lock.close()
+                self._writer_lock.leave()
             self._use_lock.leave()
             for descriptor in (self._data, self._folder):
                 self._files.close(descriptor)

@@ -246,6 +246,24 @@ class WriterLock:
         """Leave no record behind of who wrote; nobody has the lock."""
         self._files.write_at(self._writer, NO_RECORD, 0)
 
+    def leave(self) -> None:
+        """Clear the record, if it is this process's, and close; not in a forked child.
+
+        A command line may name what is to be forgotten, so it does not outlive its process.
+        """
+        files = self._files
+        try:
+            if (
+                self._writer >= 0
+                and files.try_lock(self._writer)  # or another one has signed by now
+                and files.peek(self._writer, PREFIX_BYTES) == self._prefix
+            ):
+                files.write_at(self._writer, NO_RECORD, 0)
+        except OSError:
+            pass  # the record of a process that is gone counts for nothing
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Close both files, which gives back what is held, except in a forked child."""
         for descriptor in (self._turnstile, self._writer):

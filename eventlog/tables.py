@@ -214,16 +214,18 @@ class ReadTables:
     def dictionaries_of(self, sessions: set[int]) -> list[int]:
         """Numbers of the dictionaries that were trained on any of some sessions.
 
-        Raises:
-            CorruptionError: One is damaged, so that nobody knows what it was trained on.
+        Those that are damaged are among them: nobody knows what they were trained on.
         """
-        if not self.has("dict"):
-            return []
-        return [
-            key[0]
-            for key, value in self.rows("dict")
-            if not sessions.isdisjoint(DictionaryRow.decode(key, value).sessions)
-        ]
+        found: list[int] = []
+        for key, value in self.rows("dict") if self.has("dict") else ():
+            try:
+                trained = DictionaryRow.decode(key, value).sessions
+            except CorruptionError:
+                found.append(key[0])
+                continue
+            if not sessions.isdisjoint(trained):
+                found.append(key[0])
+        return found
 
     def get_block(self, block: int) -> bytes | None:
         """The stored bytes of an order block."""

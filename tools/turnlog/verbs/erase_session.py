@@ -29,6 +29,7 @@ def run(path: Path, name: str, *, tenant: str, yes: bool, as_json: bool) -> Exit
                 "is_live": receipt.is_live,
                 "is_in_file": receipt.is_in_file,
                 "backups": receipt.backups,
+                "dictionaries": list(receipt.dictionaries),
             }
         )
         return ExitCode.OK
@@ -37,4 +38,7 @@ def run(path: Path, name: str, *, tenant: str, yes: bool, as_json: bool) -> Exit
         "record holds any of it"
     )
     screen.line("the data file may hold old pages of it until turnlog vacuum; " + receipt.backups)
+    if receipt.dictionaries:
+        numbers = ", ".join(map(str, receipt.dictionaries))
+        screen.line(f"what sessions have in common (dictionary {numbers}) may quote it until then")
     return ExitCode.OK
