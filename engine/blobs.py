@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILE_READ_BYTES: Final = 256 * 1024
+_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +233,11 @@ class Blobs:
             return found
 
         def add_next() -> bool:
-            piece = next(source, None)
-            if piece is not None:
-                upload.add(_checked_piece(piece))
-            return piece is not None
+            piece = next(source, _END)
+            if piece is _END:
+                return False
+            upload.add(_checked_piece(piece))
+            return True
 
         while await self._whole(add_next):
             pass
@@ -538,6 +540,8 @@ def _read_file(read: Callable[[int], Any]) -> Iterator[Any]:
 def _checked_piece(piece: Any) -> bytes | bytearray | memoryview:
     if not isinstance(piece, bytes | bytearray | memoryview):
         raise UsageError(f"data must give bytes, not {_type(piece)}")
+    if isinstance(piece, memoryview) and not piece.c_contiguous:
+        return piece.tobytes()
     return piece
 
 

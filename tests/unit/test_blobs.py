@@ -75,6 +75,8 @@ def test_contents_around_a_chunk_come_back(store: Store, data: bytes, size: int)
         pytest.param(bytearray, id="bytearray"),
         pytest.param(memoryview, id="memoryview"),
         pytest.param(lambda data: memoryview(data).cast("H"), id="memoryview of words"),
+        pytest.param(lambda data: memoryview(data[::-1])[::-1], id="memoryview backwards"),
+        pytest.param(lambda data: [memoryview(data[::-1])[::-1]], id="list of one backwards"),
         pytest.param(io.BytesIO, id="file"),
         pytest.param(lambda data: [data[:1], b"", bytearray(data[1:])], id="list"),
         pytest.param(
@@ -317,6 +319,7 @@ def test_a_content_that_shrinks_to_nothing_is_cut_into_bounded_commits(
         ([1, 2], "must give bytes, not int"),
         (io.StringIO("text"), "must give bytes, not str"),
         (["text"], "must give bytes, not str"),
+        ([b"a", None, b"b"], "must give bytes, not NoneType"),
     ],
     ids=str,
 )
