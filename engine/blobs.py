@@ -26,6 +26,7 @@ from eventlog.errors import (
     CorruptionError,
     FormatVersionError,
     OverloadedError,
+    SessionGoneError,
     StoreClosedError,
     UsageError,
 )
@@ -312,11 +313,12 @@ class Blobs:
         Raises:
             CorruptionError: One is damaged or missing; the others can be asked for by
                 ``event.blobs``.
+            SessionGoneError: It was removed with the event, which is not in the store any more.
         """
         if event.tenant != self.tenant:
             raise UsageError(f"the event belongs to tenant {event.tenant!r}, not {self.tenant!r}")
         for address in event.blobs:
-            row = require_content(self._store._log, self.tenant, address).row
+            row = require_content(self._store._log, event, address).row
             yield _blob_of(self.tenant, address, row)
 
     def open(self, blob: BlobLike) -> BlobReader:
@@ -392,14 +394,24 @@ def find_content(log: Log, tenant: str, address: bytes) -> BlobContent | None:
     return BlobContent(views.transaction, number, address, row)
 
 
-def require_content(log: Log, tenant: str, address: bytes) -> BlobContent:
+def require_content(log: Log, event: Event, address: bytes) -> BlobContent:
     """The content of a blob that an event names.
 
     Raises:
         CorruptionError: It is not there, or its row is damaged.
+        SessionGoneError: It is not there, and the event neither: both were removed.
     """
-    found = find_content(log, tenant, address)
+    found = find_content(log, event.tenant, address)
     if found is None:
+        facts = log.views.facts((event.tenant, event.session))  # read after the content
+        number = None if facts is None else facts.origin.number
+        if facts is None or number != event.session_number or event.sequence < facts.row.first:
+            raise SessionGoneError(
+                f"event {event.sequence} of session {event.session!r} was removed, and blob "
+                f"{address.hex()} with it",
+                expected=event.session_number,
+                current=number,
+            )
         raise CorruptionError("is missing, and an event names it", where=f"blob {address.hex()}")
     return found
 

@@ -23,7 +23,7 @@ from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
-from eventlog.errors import CorruptionError
+from eventlog.errors import CorruptionError, SessionGoneError
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
 from eventlog.record import BASE
@@ -56,20 +56,21 @@ class ContentNames:
 
     def of(self, event: Event) -> list[str]:
         """The names of what an event refers to; raises as ``name`` does."""
-        return [self.name(event.tenant, address) for address in event.blobs]
+        return [self.name(event, address) for address in event.blobs]
 
-    def name(self, tenant: str, address: bytes) -> str:
-        """The name of one content.
+    def name(self, event: Event, address: bytes) -> str:
+        """The name of one content that an event refers to.
 
         Raises:
             CorruptionError: It is damaged or missing.
+            ConflictError: It was removed with the event, or while it was read.
         """
-        known = self._known.get((tenant, address))
+        known = self._known.get((event.tenant, address))
         if known is None:
             digest = blake2b(digest_size=NAME_DIGITS // 2)
-            for piece in _pieces(require_content(self._log, tenant, address)):
+            for piece in _pieces(require_content(self._log, event, address)):
                 digest.update(piece)
-            known = self._known[tenant, address] = digest.hexdigest()
+            known = self._known[event.tenant, address] = digest.hexdigest()
             if len(self._known) > NAMES_MAX:
                 self._known.popitem(last=False)
         return known
@@ -97,6 +98,8 @@ class ExportedContents:
     ) -> Iterator[str]:
         """The lines of what an event names and was not told in its session, then its own.
 
+        None when the event was erased since it was read, and what it names with it.
+
         Args:
             event: The event.
             opening: See ``export.event_to_line``.
@@ -110,7 +113,9 @@ class ExportedContents:
         told: list[tuple[str, bytes]] = []
         for address in event.blobs:
             try:
-                told.append((self._names.name(event.tenant, address), address))
+                told.append((self._names.name(event, address), address))
+            except SessionGoneError:
+                return
             except CorruptionError as error:
                 if lost is None:
                     raise
@@ -126,7 +131,7 @@ class ExportedContents:
         yield line
 
     def _content_lines(self, event: Event, name: str, address: bytes) -> Iterator[str]:
-        content = require_content(self._log, event.tenant, address)
+        content = require_content(self._log, event, address)
         line: dict[str, Any] = {"tenant": event.tenant} if event.tenant else {}
         line |= {"session": event.session, "blob": name, "size": content.row.size}
         if content.row.media_type:

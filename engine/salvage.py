@@ -98,10 +98,12 @@ def _session_lines(
             base = None if preface is None else preface.base
             lines = exported.lines(each, opening, blobs, base)
             try:
-                line = next(lines)
+                line = next(lines, None)
             except CorruptionError as error:
                 each = LostEvents(origin, each.sequence, each.sequence, error)
             else:
+                if line is None:
+                    continue
                 yield line
                 yield from lines
                 for why in blobs:

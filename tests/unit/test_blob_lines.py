@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import ConflictError, DamagedInputError, Store
+from engine import ConflictError, DamagedInputError, SessionGoneError, Store
 from engine.contents import PIECE_BYTES, line_to_content
 from engine.export import line_to_event
 
@@ -174,3 +174,21 @@ def test_a_tenant_s_load_takes_contents_as_its_own(told: list[str], store: Store
     store.tenant("other").load(lines)
     event = store.tenant("other").session("b").event(0)
     assert store.tenant("other").blobs.read(event.blobs[0]) == b"x"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+def test_what_was_erased_since_it_was_read_is_no_damage(store: Store, again: bool) -> None:
+    session = store.session("a")
+    for content in (b"x", b"y"):
+        session.append(MESSAGE, blobs=[store.blobs.put(content)]).result(10)
+    events = list(session.events())
+    lines = store.export_lines(events)
+    first = [next(lines), next(lines)]
+    session.erase()
+    if again:
+        session.append_many([MESSAGE] * 3).result(10)
+    assert [json.loads(line)["sequence"] for line in first if "sequence" in line] == [0]
+    assert list(lines) == []
+    assert list(store.export_lines(events)) == []
+    with pytest.raises(SessionGoneError, match="was removed"):
+        list(store.blobs.of(events[0]))
