@@ -147,6 +147,8 @@ def export_lines(log: Log, events: Iterable[Event]) -> Iterator[str]:
     exported = ExportedContents(log)
     beginnings = Beginnings(log)
     for event in events:
+        if not event.session:
+            continue  # the tombstone of a session that is gone: nothing of it can be loaded
         preface = beginnings.of(event)
         if preface is None:
             yield from exported.lines(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -359,3 +360,20 @@ def test_readers_that_are_left_standing_keep_nothing_from_being_used_again(
         next(reader)
     assert churn(20) < settled * 1.3
     assert len(list(readers[0])) == 1_999
+
+
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_what_is_left_beside_deleted_sessions_is_exported_and_loaded(
+    checked_store: Callable[..., Store], tmp_path: Path, tenant: str
+) -> None:
+    store = checked_store(tmp_path / "one")
+    for number in range(4):
+        session = store.tenant(tenant if number % 2 else "").session(f"s{number}")
+        session.append_many([said("a"), said("b")]).result()
+    store.session("s0").delete().result()
+    store.tenant(tenant).session("s1").erase()
+    lines = list(store.export_lines(store.read()))
+    assert {json.loads(line)["session"] for line in lines} == {"s2", "s3"}
+    other = checked_store(tmp_path / "two")
+    assert other.load(map(json.loads, lines)).loaded == 4
+    assert list(other.export_lines(other.read())) == lines
