@@ -202,7 +202,7 @@ def erase(
     tenant_number: int,
     addresses: Iterable[bytes],
     *,
-    room: int = COLLECT_CHUNKS_MAX,
+    room: int | None = None,
 ) -> int:
     """Remove blobs that nothing names, without the hour; for erasing, after ``release``.
 
@@ -213,11 +213,12 @@ def erase(
         tables: A write transaction.
         tenant_number: The tenant.
         addresses: The blobs.
-        room: How many chunks to remove now.
+        room: How many chunks to remove now; None for as many as one commit may.
 
     Returns:
         How many blobs went; those that are named elsewhere stay.
     """
+    room = COLLECT_CHUNKS_MAX if room is None else room
     erased = 0
     for address in sorted(set(addresses)):
         row = find_blob(tables, tenant_number, address)

@@ -41,7 +41,7 @@ class _Budget:
     """What one commit may still do."""
 
     rows: int
-    content_bytes: int = COMMIT_BYTES_MAX
+    content_bytes: int
 
     @property
     def is_left(self) -> bool:
@@ -71,7 +71,7 @@ def go_on(
     """
     done = Removals()
     rows = REMOVED_LOW_MAX if is_low else COMMIT_REMOVED_MAX
-    budget = _Budget(rows)
+    budget = _Budget(rows, COMMIT_BYTES_MAX)
     waiting: dict[int, RemovalRow] = {}
     for session, row in _waiting(tables, number, stuck, done):
         if len(waiting) == COMMIT_ROLL_UPS_MAX:

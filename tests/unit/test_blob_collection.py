@@ -279,9 +279,9 @@ def test_an_erased_session_takes_its_blobs_along(store: Store) -> None:
 def test_a_removal_cut_in_pieces_gives_everything_back_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eventlog import removal
+    from eventlog import reclaim
 
-    monkeypatch.setattr(removal, "COMMIT_BYTES_MAX", 0)  # one segment in each commit
+    monkeypatch.setattr(reclaim, "COMMIT_BYTES_MAX", 1)  # one segment in each commit
     monkeypatch.setattr(blobtable, "COLLECT_CHUNKS_MAX", 1)
     call = store.session("a")
     blobs = [store.blobs.put(b"%d" % number) for number in range(5)]

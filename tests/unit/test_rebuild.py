@@ -225,6 +225,8 @@ def test_contents_are_read_whatever_databases_serve(
     store.close()
     store = checked_store()
     assert store.tenant("acme").blobs.read(blob) == b"content " * 1_000
+
+
 def test_contents_are_found_after_the_names_changed_databases(
     checked_store: Callable[..., Store],
 ) -> None:
