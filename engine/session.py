@@ -20,6 +20,7 @@ from engine.drafting import (
     plain_tail,
 )
 from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
+from engine.history import last_bodies
 from engine.kinds import CONTROLS
 from engine.reading import Events, SessionPager, Subscription
 from engine.removing import Removing
@@ -505,7 +506,11 @@ class Session(Removing):
         """
         if limit is not None and whole(limit, "limit", 0, POSITION_MAX) == 0:
             return []
-        shown = self._store._log.views.read_shown(self._name, limit, Event)
+        log = self._store._log
+        bodies = last_bodies(log, self._name, U64_MAX if limit is None else limit)
+        if bodies is not None:
+            return bodies
+        shown = log.views.read_shown(self._name, limit, Event)
         if shown.events is not None:
             return [event.body for event in shown.events]
         return [event.body for event in self.events(last=shown.stop - 1, kinds=("message",))]

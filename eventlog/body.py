@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, Final, NoReturn, cast
 
-from cbor2 import CBORDecodeError, CBOREncoder, loads
+from cbor2 import CBORDecodeError, CBOREncoder, loads, undefined
 
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN
@@ -29,6 +29,7 @@ _DOUBLE: Final = Struct(">d")
 _PLAIN_NAN: Final = bytes.fromhex("7ff8000000000000")
 _TEXT: Final = 3 << 5  # major types, where they stand in an item's first byte
 _ARRAY: Final = 4 << 5
+_UNDEFINED: Final = b"\xf7"
 _MAP: Final = 5 << 5
 _DOUBLE_FOLLOWS: Final = b"\xfb"
 _SCALARS: Final = frozenset({str, bytes, int, float, bool, type(None)})
@@ -192,6 +193,27 @@ def decode_body(data: bytes, fixes: Fixes | None = None, *, where: object = "bod
         return value if fixes is None else _unfixed(value, fixes)
     except (CBORDecodeError, TypeError, ValueError) as error:
         raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
+
+
+def decode_side_by_side(count: int, encoded: Sequence[bytes]) -> list[Any] | None:
+    """Decode bodies that lie side by side, as one array; None when they are not so many.
+
+    Args:
+        count: How many bodies.
+        encoded: What ``encode_body`` gave for them, without fixes, joined in any way.
+    """
+    # After the last one comes what no body holds: a body that is longer or shorter than it
+    # should be moves it to another place.
+    head = _canonical_head(_ARRAY, count + 1)
+    try:
+        values: list[Any] = loads(
+            b"".join((head, *encoded, _UNDEFINED)),
+            semantic_decoders=_NO_TAGS,
+            tag_hook=_refuse_tag,
+        )
+    except (CBORDecodeError, TypeError, ValueError):
+        return None
+    return values if values.pop() is undefined else None
 
 
 def require_plain(value: Any, *, where: object) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, cast
@@ -126,6 +126,18 @@ class Segment:
     kinds: bytes
     tails: bytes
     starts: list[int]
+    _is_plain: bool | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all are messages without an extension, so that the tails are their bodies."""
+        if self._is_plain is None:
+            none = bytes(len(self.kinds))
+            heads = self.heads
+            self._is_plain = self.kinds.count(MESSAGE) == len(self.kinds) and all(
+                [heads[EXTENSION_BYTE + byte :: HEAD_BYTES] == none for byte in range(4)]
+            )
+        return self._is_plain
 
     @property
     def count(self) -> int:

@@ -272,22 +272,22 @@ class ReadTables:
             kept_from: Segments that end before this sequence are not kept in the cache.
             cursor: One of ``segment_cursor`` to use.
         """
-        if cursor is None:
-            with self.segment_cursor() as cursor:
-                yield from self.segments(
-                    number, first, cache, reverse=reverse, kept_from=kept_from, cursor=cursor
-                )
-            return
-        found = cursor.set_range(PAIR.pack(number, first))
-        while found:
-            key = cursor.key()
-            if len(key) != PAIR.size:
-                raise CorruptionError("key has another size", where=f"segment {key.hex()}")
-            owner, last = PAIR.unpack(key)
-            if owner != number:
-                break
-            yield cache.load(self, key, cursor.value(), keep=last >= kept_from)
-            found = cursor.prev() if reverse else cursor.next()
+        own = self.transaction.cursor(self.tables["segment"]) if cursor is None else None
+        at = cursor if own is None else own
+        try:
+            found = at.set_range(PAIR.pack(number, first))
+            while found:
+                key = at.key()
+                if len(key) != PAIR.size:
+                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+                owner, last = PAIR.unpack(key)
+                if owner != number:
+                    break
+                yield cache.load(self, key, at.value(), keep=last >= kept_from)
+                found = at.prev() if reverse else at.next()
+        finally:
+            if own is not None:
+                own.close()
 
     def read_event(self, number: int, sequence: int, cache: SegmentCache) -> Record | None:
         """A sealed event by session number and sequence."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic
 
+from eventlog.bodies import Bodies, read_bodies
 from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
@@ -284,6 +285,31 @@ class Views:
                 return Shown(None, stop)
             events = read_last(past.tables, past.view, self._cache, count, MESSAGE, factory)
             return Shown(events, stop)
+
+    def read_bodies(
+        self, name: Name, stop: int | None, count: int, factory: Factory[R]
+    ) -> Bodies[R] | None:
+        """The last ``count`` messages before a sequence, in pages; number 0 without a session.
+
+        Args:
+            name: The session's names.
+            stop: Where the page before ended; None for the first page.
+            count: How many are wanted still.
+            factory: Makes events of messages with an extension.
+
+        Returns:
+            None on the first page of a session whose view may leave messages out.
+        """
+        with self.session(name) as found:
+            if found is None:
+                return Bodies(0)
+            tables, view, row, state = found
+            if stop is None:
+                self._require_end(_last_position(view, row), view.record)
+                if row.trimmed or (state is not None and state.trimmed):
+                    return None
+                stop = view.event_count
+            return read_bodies(tables, view, self._cache, stop, count, factory)
 
     def read_positions(
         self, first: int, count: int, factory: Factory[R], *, bytes_max: int
