@@ -3,10 +3,14 @@
 Both sides are written by the same batches of one turn of each live conversation. The store is
 measured closed, SQLite with its WAL checkpointed; after ``Store.vacuum`` it is compared with what
 SQLite's ``VACUUM`` left, which is the smaller.
+
+As written is as calls at their own pace write: with moments without appends. ``burst`` in the
+figures is without any, where the file keeps the room that the hot log once had.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +49,8 @@ class Taken:
     Attributes:
         events: Messages.
         raw: Their bodies alone, as CBOR.
-        written: The store, closed.
+        burst: The store, closed, after one burst without a pause.
+        written: The store, closed, after calls at their own pace.
         vacuumed: The store after ``Store.vacuum``.
         sqlite: SQLite, its WAL checkpointed.
         sqlite_vacuumed: SQLite after ``VACUUM``.
@@ -53,6 +58,7 @@ class Taken:
 
     events: int
     raw: int
+    burst: int
     written: int
     vacuumed: int
     sqlite: int
@@ -60,7 +66,7 @@ class Taken:
 
     def per_event(self) -> dict[str, object]:
         """All of it in bytes an event."""
-        names = ("raw", "written", "vacuumed", "sqlite", "sqlite_vacuumed")
+        names = ("raw", "burst", "written", "vacuumed", "sqlite", "sqlite_vacuumed")
         return {name: significant(getattr(self, name) / self.events) for name in names}
 
 
@@ -101,6 +107,7 @@ def _measure(
         "events": taken.events,
         "live": live,
         "real": settings.corpus is not None,
+        "burst_ratio": significant(taken.burst / taken.sqlite),
         "written_ratio": significant(taken.written / taken.sqlite),
         "vacuumed_ratio": significant(taken.vacuumed / taken.sqlite_vacuumed),
     } | taken.per_event()
@@ -113,7 +120,11 @@ def _taken(settings: Settings, conversations: Sequence[Conversation], live: int)
     with fresh_directory(settings) as directory:
         store, rows = directory / "store", directory / "rows"
         even_start()
-        fill_store(store, conversations, live)
+        fill_store(directory / "burst", conversations, live, pauses=False)
+        burst = bytes_on_disk(directory / "burst")
+        shutil.rmtree(directory / "burst")
+        even_start()
+        fill_store(store, conversations, live, pauses=True)
         written = bytes_on_disk(store)
         Store.vacuum(store)
         vacuumed = bytes_on_disk(store)
@@ -121,7 +132,7 @@ def _taken(settings: Settings, conversations: Sequence[Conversation], live: int)
         even_start()
         sqlite, sqlite_vacuumed = fill_sqlite(rows / "rows.sqlite", conversations, live)
         _require_all(store, conversations)
-    return Taken(events, raw, written, vacuumed, sqlite, sqlite_vacuumed)
+    return Taken(events, raw, burst, written, vacuumed, sqlite, sqlite_vacuumed)
 
 
 def _require_all(path: Path, conversations: Sequence[Conversation]) -> None:

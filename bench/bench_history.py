@@ -2,9 +2,9 @@
 
 Half of the sessions were written first and are sealed, the last messages of the others are loose.
 ``last20_hot`` reads from sessions in turn, again and again, and is the worse of the two halves.
-``last20_cold`` is the first read of each sealed session after an opening; reading the hot log, which
-the first read of all does, belongs to the opening (``open_vs_bare``). ``all_1500`` reads whole
-sealed sessions.
+``last20_cold`` is the first read of each sealed session after an opening; reading the hot log,
+which the first read of all does, belongs to the opening (``open_vs_bare``). ``all_1500`` reads
+whole sealed sessions.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The three that need a store which nobody has open are called on the class: ``Sto
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +20,7 @@ from eventlog.errors import StoreClosedError, UsageError
 from eventlog.log import Log
 from eventlog.restore import RestoreReport
 from eventlog.restore import restore as restore_store
+from eventlog.settling import settle
 from eventlog.staging import Progress
 from eventlog.upgrade import UpgradeReport
 from eventlog.upgrade import upgrade as upgrade_store
@@ -127,9 +129,10 @@ class Upkeep:
     def vacuum(path: str | Path, *, progress: Progress | None = None) -> VacuumReport:
         """Rewrite the data file of a store that no process has open, this one neither.
 
-        Free pages go back to the file system, and what was erased is in the file no more. Costs
-        the space of a second data file beside the store while it works. Killed, it leaves the
-        store as it was or rewritten. A removal that somebody left unfinished is finished first.
+        Free pages go back to the file system, what was erased is in the file no more, and all
+        events are sealed and compressed harder than beside appends. Costs the space of a second
+        data file beside the store while it works. Killed, it leaves the store as it was or
+        rewritten. A removal that somebody left unfinished is finished first.
 
         Args:
             path: The store.
@@ -144,7 +147,9 @@ class Upkeep:
         callback(progress, "progress")
         where = folder(path, "path")
         finish_removals(where)
-        return vacuum_store(where, progress=progress)
+        before = settle(where, PROJECTIONS)
+        report = vacuum_store(where, progress=progress)
+        return replace(report, bytes_before=before)
 
     @staticmethod
     def upgrade(

@@ -126,10 +126,18 @@ class HotLog:
         )
         return value
 
-    def cut(self, first: int) -> None:
-        """Empty the table that starts at position ``first``, the oldest."""
-        assert (first - 1) % HOT_TABLE_POSITIONS == 0
-        self._transaction.drop(self._tables[hot_table(first)], delete=False)
+    def cut(self, first: int, stop: int) -> None:
+        """Remove the oldest records, from the floor to before a position of the same table's.
+
+        With one call where that is all of the table.
+        """
+        assert hot_table(first) == hot_table(stop - 1)
+        table = self._tables[hot_table(first)]
+        if (stop - 1) % HOT_TABLE_POSITIONS == 0:
+            self._transaction.drop(table, delete=False)
+        else:
+            for position in range(first, stop):
+                self._transaction.delete(U64.pack(position), db=table)
         fp("cut.after_drop")
 
 

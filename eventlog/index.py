@@ -230,6 +230,8 @@ class LooseIndex:
         self.names_max = names_max
         self.epoch = 0
         self.frequency = SNAPSHOT_FREQUENCY
+        self.seals_all = False  # in moments without appends, for a rewrite of the file
+        self.cuts_blocks = False  # likewise, where the format version allows it
         self.roll_ups = RollUpOptions(SNAPSHOT_FREQUENCY)  # the store's; of logical ones
         self.clear()
 

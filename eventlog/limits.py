@@ -49,8 +49,11 @@ HOT_TABLE_POSITIONS: Final = 4 * BLOCK_POSITIONS  # positions of one hot table, 
 HOT_TABLES: Final = 48  # with the other tables they fit on one page of LMDB's main database
 HOT_EVENTS_TARGET: Final = 65_536  # the more, the longer the segments and a reopening
 HOT_BYTES_TARGET: Final = 64 * MIB
+HOT_EVENTS_IDLE: Final = 8_192  # stay in it in moments without appends: two tables
+HOT_BYTES_IDLE: Final = 8 * MIB
 HOT_PRESSURE: Final = 2  # above 2 x the target the writer seals before it takes more
-SNAPSHOT_FREQUENCY: Final = 25  # loose events of a session that make it due
+SNAPSHOT_FREQUENCY: Final = 25  # messages of a session after which it rolls up
+DUE_EVENTS: Final = 4 * SNAPSHOT_FREQUENCY  # loose ones, of a session as usual, that are sealed
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
 MAX_MESSAGES_MAX: Final = 2**31 - 1  # of a view; as good as all
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
@@ -126,6 +129,9 @@ assert HOT_EVENTS_TARGET % BLOCK_POSITIONS == 0
 assert SNAPSHOT_FREQUENCY <= SNAPSHOT_FREQUENCY_MAX <= SEGMENT_EVENTS_MAX
 assert COMMIT_EVENTS_MAX <= HOT_EVENTS_TARGET
 assert HOT_TABLE_POSITIONS % BLOCK_POSITIONS == 0
+# What idle moments leave is never above what appends may leave, or the two would disagree.
+assert HOT_TABLE_POSITIONS < HOT_EVENTS_IDLE <= HOT_EVENTS_TARGET
+assert HOT_BYTES_IDLE <= HOT_BYTES_TARGET
 # The hot log never wraps around onto a table that is still in use: pressure stops appends at
 # HOT_PRESSURE targets, and one batch may follow.
 assert HOT_PRESSURE * HOT_EVENTS_TARGET + BATCH_EVENTS_MAX < (HOT_TABLES - 2) * HOT_TABLE_POSITIONS

@@ -59,6 +59,7 @@ from eventlog.limits import (
 from eventlog.removal import REMOVAL_VERSION
 from eventlog.rollup import NEVER, RollUpOptions
 from eventlog.rows import CommitRecord
+from eventlog.sealing import due_events
 from eventlog.seams import CLOCK, random_bytes
 from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables, tables_of
 from eventlog.training import TenantDictionaries, Trainer
@@ -166,7 +167,7 @@ class Log:
         self.options = options
         self.lock_deadline_ms = lock_deadline_ms
         self.index = LooseIndex()
-        self.index.frequency = options.snapshot_frequency
+        self.index.frequency = due_events(options.snapshot_frequency)
         self._take_roll_ups()
         self.cache = SegmentCache(SEGMENT_CACHE_BYTES_MAX, threading.Lock())
         self.dictionaries = TenantDictionaries(self.cache, self._train)
@@ -324,6 +325,12 @@ class Log:
                 raise BusyError("this process is still closing the store", owner="this process")
 
     @classmethod
+    def is_open_here(cls, path: str | os.PathLike[str]) -> bool:
+        """Whether this process has the store at a path open."""
+        with _registry_lock:
+            return cls._shared(os.fspath(path)) is not None
+
+    @classmethod
     def _shared(cls, path: str | Path) -> Log | None:
         try:
             log = _open_logs.get(identity(path))
@@ -388,7 +395,7 @@ class Log:
         """Somebody changed the options."""
         options = self.options = _stored_options(tables)
         self.writer.composer.dictionaries = self.dictionaries if options.dictionaries else None
-        self.index.frequency = options.snapshot_frequency
+        self.index.frequency = due_events(options.snapshot_frequency)
         self._take_roll_ups()
         self.writer.composer.quota_bytes = options.quota_bytes
         self.writer.composer.over_quota = None
@@ -499,6 +506,11 @@ class Log:
         if not self.writer.is_tidy():
             self.writer.tidy()
             self.wait_until(self.writer.is_tidy, left_s())
+
+    def seal_all(self) -> None:
+        """Block until nothing is loose any more, or what is loose cannot be sealed."""
+        self.writer.tidy_all()
+        self.wait_until(self.writer.is_tidy, None)
 
     def _look_for_removals(self) -> None:
         """What a process that was killed left to remove is worked off with what is overdue."""

@@ -6,8 +6,11 @@ Invariants:
     1. A segment, its session's row, its place in the activity table and the rows that the inline
        projections make of its events change in one transaction.
     2. Only committed events are sealed, never those of the batch beside them.
-    3. A hot table is cut only when every position in it is sealed, and tables are cut in order.
-    4. Beside appends only a full hot log is sealed; what is due waits for a moment without any.
+    3. A hot table is cut only when every position in it is sealed, and tables are cut in order;
+       before a rewrite of the file, single blocks are too.
+    4. Beside appends only a full hot log is sealed; what is due waits for a moment without any,
+       and so does all but ``HOT_EVENTS_IDLE`` events: nobody waits then, and sealed they take a
+       third of the room.
        One commit seals at most ``COMMIT_ROLL_UPS_MAX`` sessions, or one for every 8 events that
        it appends, and of all of them at most ``COMMIT_SEALED_EVENTS_MAX`` events and
        ``COMMIT_SEALED_BYTES_MAX`` bytes, plus one segment; the rest of a session follows in later
@@ -40,12 +43,16 @@ from eventlog.limits import (
     COMMIT_ROLL_UPS_MAX,
     COMMIT_SEALED_BYTES_MAX,
     COMMIT_SEALED_EVENTS_MAX,
+    DUE_EVENTS,
+    HOT_BYTES_IDLE,
     HOT_BYTES_TARGET,
+    HOT_EVENTS_IDLE,
     HOT_EVENTS_TARGET,
     HOT_PRESSURE,
     HOT_TABLE_POSITIONS,
     SEGMENT_BYTES_TARGET,
     SEGMENT_EVENTS_MAX,
+    SNAPSHOT_FREQUENCY,
     STALE_ROWS_MAX,
 )
 from eventlog.order import block_first, block_of, encode_block
@@ -104,6 +111,18 @@ class Sealing:
                 index.mark_due(state)
 
 
+def due_events(frequency: int) -> int:
+    """Loose events of a session that are sealed in a moment without appends, however few others.
+
+    Sealed at each roll-up, a conversation of 30 turns would lie in two segments, the second in the
+    middle of a page that is full. Whoever wants shorter roll-ups than usual gets their segments.
+
+    Args:
+        frequency: The store's ``snapshot_frequency``.
+    """
+    return frequency if frequency < SNAPSHOT_FREQUENCY else max(frequency, DUE_EVENTS)
+
+
 def is_overdue(index: LooseIndex) -> bool:
     """True when there is something to seal or cut that need not wait for more events."""
     if index.damaged:
@@ -111,8 +130,8 @@ def is_overdue(index: LooseIndex) -> bool:
     index.advance_scan()
     return (
         bool(index.due)
-        or _fill(index) > 1
-        or index.scan >= index.floor + HOT_TABLE_POSITIONS
+        or _fill_idle(index) > 1
+        or _cut_stop(index, index.floor) is not None
         or bool(index.stale_activity)
     )
 
@@ -211,9 +230,22 @@ class _Share:
 
 def _fill(index: LooseIndex) -> float:
     """How full the hot log is from its oldest loose event on: 1.0 at its target."""
+    fill = max(len(index.hot) / HOT_EVENTS_TARGET, 2 * index.hot_bytes / HOT_BYTES_TARGET)
+    return _open_share(index) * fill
+
+
+def _fill_idle(index: LooseIndex) -> float:
+    """The same in a moment without appends."""
+    if index.seals_all:
+        return 2.0 if _open_share(index) else 0.0
+    fill = max(len(index.hot) / HOT_EVENTS_IDLE, 2 * index.hot_bytes / HOT_BYTES_IDLE)
+    return _open_share(index) * fill
+
+
+def _open_share(index: LooseIndex) -> float:
+    """Which part of the hot log lies behind its oldest loose event, that one included."""
     count = len(index.hot)
-    open_share = 1 - (index.scan - index.floor) / count if count else 0.0
-    return open_share * max(count / HOT_EVENTS_TARGET, 2 * index.hot_bytes / HOT_BYTES_TARGET)
+    return 1 - (index.scan - index.floor) / count if count else 0.0
 
 
 def _share(index: LooseIndex, event_count: int) -> _Share:
@@ -224,10 +256,11 @@ def _share(index: LooseIndex, event_count: int) -> _Share:
     loose, the longer are the segments, and what a segment costs is paid once.
     """
     index.advance_scan()
-    fill = _fill(index)
     if not event_count:
-        sessions = COMMIT_ROLL_UPS_MAX if under_pressure(index) else TIDY_ROLL_UPS
-        return _Share(sessions, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX, oldest=fill > 1, all_due=True)
+        is_full = _fill_idle(index) > 1
+        sessions = COMMIT_ROLL_UPS_MAX if is_full else TIDY_ROLL_UPS
+        return _Share(sessions, COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX, oldest=is_full, all_due=True)
+    fill = _fill(index)
     if fill <= 1:
         return _Share(0, 0, 0)
     sessions = max(LEAST_ROLL_UPS, event_count // EVENTS_PER_ROLL_UP)
@@ -416,9 +449,11 @@ def _cut(
     pause: Callable[[], None],
 ) -> None:
     index.advance_scan()
-    while done.cuts < COMMIT_CUTS_MAX and index.scan >= done.floor + HOT_TABLE_POSITIONS:
-        first = done.floor
-        for block in range(block_of(first), block_of(first + HOT_TABLE_POSITIONS)):
+    while done.cuts < COMMIT_CUTS_MAX:
+        first, following = done.floor, _cut_stop(index, done.floor)
+        if following is None:
+            break
+        for block in range(block_of(first), block_of(following)):
             start = block_first(block) - index.floor
             stop = start + BLOCK_POSITIONS
             tables.put_block(
@@ -430,8 +465,18 @@ def _cut(
                 )
             )
             pause()
-        for start in range(first, first + HOT_TABLE_POSITIONS, ID_RUN_POSITIONS):
-            tables.add_ids(start, start + ID_RUN_POSITIONS, index)
-        log.cut(first)
-        done.floor += HOT_TABLE_POSITIONS
+        for start in range(first, following, ID_RUN_POSITIONS):
+            tables.add_ids(start, min(following, start + ID_RUN_POSITIONS), index)
+        log.cut(first, following)
+        done.floor = following
         done.cuts += 1
+
+
+def _cut_stop(index: LooseIndex, floor: int) -> int | None:
+    """Where the sealed front that can be cut now ends, exclusive; None for nothing to cut."""
+    table_stop = floor + HOT_TABLE_POSITIONS - (floor - 1) % HOT_TABLE_POSITIONS
+    if index.scan >= table_stop:
+        return table_stop
+    if index.cuts_blocks and index.scan >= floor + BLOCK_POSITIONS:
+        return floor + BLOCK_POSITIONS
+    return None

@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 from xxhash import xxh3_64
-from zstandard import ZstdError, frame_content_size
+from zstandard import ZstdCompressor, ZstdError, frame_content_size
 
 from eventlog import columns
 from eventlog.columns import Words
@@ -309,7 +309,11 @@ def encode_segment(run: Run) -> tuple[bytes, bytes]:
 
 
 def join_segments(
-    session: int, segments: Sequence[Segment], dictionary: Dictionary | None = None
+    session: int,
+    segments: Sequence[Segment],
+    dictionary: Dictionary | None = None,
+    *,
+    compressor: ZstdCompressor | None = None,
 ) -> tuple[bytes, bytes]:
     """One segment of neighbouring ones, or of one alone; gives key and value.
 
@@ -317,6 +321,7 @@ def join_segments(
         session: Their session number.
         segments: Whole segments, oldest first.
         dictionary: What to compress it with.
+        compressor: Another one, with this dictionary or without one.
 
     Raises:
         CorruptionError: They are no neighbours.
@@ -355,7 +360,10 @@ def join_segments(
         kinds=kinds,
     )
     key = PAIR.pack(session, stop - 1)
-    frame = _compressed([content], dictionary)[0]
+    if compressor is None:
+        frame = _compressed([content], dictionary)[0]
+    else:
+        frame = compressor.compress(content)
     return key, _sealed(key, prefix, content, frame, dictionary)
 
 

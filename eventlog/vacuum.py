@@ -121,7 +121,7 @@ def vacuum(
         path: The store.
         transform: Called with table, key and value of each row, in key order, table by table and
             the commit record last; gives the value to write, or None to leave the row out. By
-            default dictionaries that hold something of removed events go (``recoding``).
+            default segments are compressed anew (``recoding``).
         progress: Called with the bytes done and the bytes in all.
         allow_network: Only warn about a network file system.
         lock_deadline_ms: How long to wait for others to go out.

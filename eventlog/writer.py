@@ -206,6 +206,14 @@ class Writer:
             self.machine.tidy_us = 0
             self._wake()
 
+    def tidy_all(self) -> None:
+        """From now on seal, as soon as nothing waits, every event that is loose."""
+        self.index.seals_all = True
+        self.index.cuts_blocks = self.environment.version >= 2
+        with self._lock:
+            self.machine.overdue = True
+        self.tidy()
+
     def is_tidy(self) -> bool:
         """True when nothing is overdue, or when that has to wait: for appends, after a failure."""
         machine = self.machine

@@ -22,6 +22,7 @@ from eventlog.errors import (
     StoreClosedError,
     UsageError,
 )
+from eventlog.limits import DUE_EVENTS
 from eventlog.rows import CommitRecord
 from tests import old_store
 
@@ -224,7 +225,7 @@ class Other:
 def test_other_processes_follow(store: Store, role: str) -> None:
     fill(store)
     other = Other(store.path, role)
-    assert other.say("look") == f"{DEFAULTS} 25"
+    assert other.say("look") == f"{DEFAULTS} {DUE_EVENTS}"
     store.configure(snapshot_frequency=13)
     assert other.say("look") == f"{ {**DEFAULTS, 'snapshot_frequency': 13} } 13"
     store.configure(quota_bytes=QUOTA_MIN)

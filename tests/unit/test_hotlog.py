@@ -182,7 +182,7 @@ def test_a_key_that_is_no_position_is_damage(tables: Tables) -> None:
 def test_the_front_is_cut_a_table_at_a_time(tables: Tables) -> None:
     tables.append(2 * HOT_TABLE_POSITIONS + 5)
     with tables.writing() as log:
-        log.cut(1)
+        log.cut(1, HOT_TABLE_POSITIONS + 1)
     floor = HOT_TABLE_POSITIONS + 1
     with tables.reading() as log:
         assert list(log.read(PARTITION, 1, HOT_TABLE_POSITIONS)) == []
@@ -190,6 +190,18 @@ def test_the_front_is_cut_a_table_at_a_time(tables: Tables) -> None:
         assert next(iter(log.read(PARTITION, floor, 1))) == rows_of(floor, 1)[0]
         assert log.last(PARTITION) == 2 * HOT_TABLE_POSITIONS + 5
     assert list(tables.entries().values()) == [HOT_TABLE_POSITIONS, 5]
+
+
+def test_a_part_of_a_table_is_cut_too(tables: Tables) -> None:
+    tables.append(HOT_TABLE_POSITIONS + 5)
+    with tables.writing() as log:
+        log.cut(1, 1_025)
+    assert list(tables.entries().values()) == [HOT_TABLE_POSITIONS - 1_024, 5]
+    with tables.writing() as log:
+        assert log.get(1_024) is None
+        assert next(iter(log.read(PARTITION, 1, 2_000))) == rows_of(1_025, 1)[0]
+        log.cut(1_025, HOT_TABLE_POSITIONS + 1)
+    assert list(tables.entries().values()) == [5]
 
 
 def test_an_aborted_transaction_leaves_no_record(tables: Tables) -> None:
@@ -208,7 +220,7 @@ def test_the_log_goes_around_the_ring(tables: Tables) -> None:
     tables.append(turn + turn // 2)
     assert list(tables.entries()) == [HOT_NAMES[0], HOT_NAMES[-1]]
     with tables.writing() as log:
-        log.cut(RING - turn + 1)
+        log.cut(RING - turn + 1, RING + 1)
     with tables.reading() as log:
         found = list(log.read(PARTITION, RING - turn + 1, 2 * turn))
         assert found == rows_of(RING + 1, turn // 2)

@@ -32,7 +32,7 @@ from tests.format import independent
 from tests.format.make_store import STORES
 
 HANG_S = 30.0
-MESSAGES = 25  # of a session, which make it due
+MESSAGES = 24  # of a session, which make it due
 SESSIONS = 260  # of one tenant: more than the 1 MiB that a training takes
 WORDS = (
     "please order number flight hotel thank you sure when would like room price booking which "
@@ -76,7 +76,7 @@ def numbers(store: Store, tenant: str) -> list[int]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of two tenants with a dictionary each, and one that has none; not to be changed."""
     path = tmp_path_factory.mktemp("trained") / "store"
-    with Store.open(path) as store:
+    with Store.open(path, snapshot_frequency=MESSAGES) as store:
         for tenant in ("acme", "other"):
             fill(store, tenant, range(SESSIONS))
             fill(store, tenant, range(SESSIONS, SESSIONS + 20))
@@ -159,7 +159,7 @@ def test_another_process_picks_it_up(path: Path) -> None:
 
 
 def test_switched_off_there_are_none(checked_store: Callable[..., Store]) -> None:
-    store = checked_store(dictionaries=False)
+    store = checked_store(dictionaries=False, snapshot_frequency=MESSAGES)
     fill(store, "acme", range(SESSIONS))
     assert dictionaries(store) == {}
     assert set(numbers(store, "acme")) == {0}
@@ -172,11 +172,11 @@ def test_switched_off_there_are_none(checked_store: Callable[..., Store]) -> Non
 def test_a_process_that_seals_little_uses_what_others_sealed(store_path: Path) -> None:
     """Each of many short runs sealed less than the 1 MiB, so that none ever trained."""
     for start in range(0, SESSIONS, 130):
-        with Store.open(store_path) as store:
+        with Store.open(store_path, snapshot_frequency=MESSAGES) as store:
             store._log.trainer.stop(0.0)
             fill(store, "acme", range(start, start + 130))
             assert dictionaries(store) == {}
-    with Store.open(store_path) as store:
+    with Store.open(store_path, snapshot_frequency=MESSAGES) as store:
         fill(store, "acme", range(SESSIONS, SESSIONS + 1))
         assert list(dictionaries(store)) == ["1"]
         fill(store, "acme", range(SESSIONS + 1, SESSIONS + 2))
@@ -202,7 +202,7 @@ def test_what_gains_too_little_is_not_stored(
     checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "GAIN_SHARE", 1)  # it would have to save everything
-    store = checked_store()
+    store = checked_store(snapshot_frequency=MESSAGES)
     fill(store, "acme", range(SESSIONS))
     assert dictionaries(store) == {}
     assert store._log.trainer.problem == "it would gain too little"
@@ -214,7 +214,7 @@ def test_what_gains_too_little_is_not_stored(
 def test_a_dictionary_that_is_not_committed_is_tried_again_later(
     checked_store: Callable[..., Store],
 ) -> None:
-    store = checked_store()
+    store = checked_store(snapshot_frequency=MESSAGES)
     with failpoints({"dictionary.after_put": raise_(OSError(5, "broken"))}):
         fill(store, "acme", range(SESSIONS))
     assert dictionaries(store) == {}
@@ -366,7 +366,7 @@ def test_a_close_ends_a_training(store_path: Path, monkeypatch: pytest.MonkeyPat
         return collected(*args)
 
     monkeypatch.setattr(training, "collect", slow)
-    store = Store.open(store_path)
+    store = Store.open(store_path, snapshot_frequency=MESSAGES)
     random = Random(5)
     for number in range(SESSIONS):
         texts = [" ".join(random.choices(WORDS, k=14)) for _ in range(MESSAGES)]
