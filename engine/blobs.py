@@ -386,7 +386,6 @@ def find_content(log: Log, tenant: str, address: bytes) -> BlobContent | None:
     """A blob's content, None when the tenant has none of that address."""
     views = log.views
     with views.transaction() as tables:
-        tables.commit_record()  # tells which database has the names
         number = tables.find_tenant(tenant) if tables.has("blob") else None
         row = None if number is None else find_blob(tables, number, address)
     if number is None or row is None:

@@ -140,7 +140,6 @@ class Upload:
 
     def _find_tenant(self, name: str) -> tuple[int, bytes]:
         with self._transactions() as tables:
-            tables.commit_record()  # tells which database has the names
             number = tables.find_tenant(name)
             if number is not None:
                 return number, tables.load_tenant(number).secret

@@ -3,6 +3,7 @@
 Invariants:
     1. Everything read is checked before it is used; everything written is checksummed.
     2. Nothing here keeps a transaction; a ``ReadTables`` lives as long as its transaction.
+    3. No row is read or written before it is known which database serves as which (``roles``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
@@ -72,39 +74,47 @@ def tables_of(version: int) -> tuple[str, ...]:
 
 
 class ReadTables:
-    """Reads within one transaction; of derived tables, once its commit record was read."""
+    """Reads within one transaction.
 
-    def __init__(self, transaction: lmdb.Transaction[bytes], tables: Mapping[str, Any]) -> None:
+    Args:
+        transaction: The transaction.
+        databases: The named databases by their own names.
+    """
+
+    def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, Any]) -> None:
         self.transaction = transaction
-        self.tables = tables
-        self._databases = tables
+        self._databases = databases
+
+    @cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """The named databases by what they serve as in this transaction."""
+        return roles.serving(self._roles, self._databases)
+
+    @cached_property
+    def _roles(self) -> int:
+        """The commit record's; 0 while the store is being made."""
+        return 0 if self._stored_record() is None else self.commit_record().roles
 
     def has(self, table: str) -> bool:
         """Whether the store's format version has this table."""
-        return table in self.tables
+        return table in self._databases
+
+    def _stored_record(self) -> bytes | None:
+        value: bytes | None = self.transaction.get(COMMIT_KEY, db=self._databases["commit"])
+        return value
 
     def commit_record(self) -> CommitRecord:
         """The commit record as this transaction sees it."""
-        value = self.transaction.get(COMMIT_KEY, db=self.tables["commit"])
+        value = self._stored_record()
         if value is None:
             raise CorruptionError("is missing", where="commit record")
         record = CommitRecord.decode(value)
-        self._take_roles(record)
+        self._roles = record.roles
         return record
-
-    def take_roles(self) -> None:
-        """Use the databases that serve, if the commit record can be read; else those of old."""
-        with suppress(CorruptionError):
-            self.commit_record()
-
-    def _take_roles(self, record: CommitRecord) -> None:
-        """Use the databases that serve in this transaction."""
-        if record.roles:
-            self.tables = roles.serving(record.roles, self._databases)
 
     def options(self) -> bytes:
         """The options stored at creation, encoded."""
-        value = self.transaction.get(OPTIONS_KEY, db=self.tables["commit"])
+        value = self.transaction.get(OPTIONS_KEY, db=self._databases["commit"])
         if value is None:
             raise CorruptionError("are missing", where="options")
         return expose(OPTIONS_KEY, value, "options")
@@ -327,22 +337,20 @@ class WriteTables(ReadTables):
     def __init__(
         self,
         transaction: lmdb.Transaction[bytes],
-        tables: Mapping[str, Any],
+        databases: Mapping[str, Any],
         id_runs: IdRuns,
     ) -> None:
-        super().__init__(transaction, tables)
+        super().__init__(transaction, databases)
         self._id_runs = id_runs
-        self._rebuilt: str | None = None
 
-    def _take_roles(self, record: CommitRecord) -> None:
-        super()._take_roles(record)
-        self._rebuilt = roles.rebuilding(record.roles) if record.roles else None
-        if self.has("id"):
-            self._id_runs.database = self.tables["id"]
+    def _runs_of(self, table: str) -> IdRuns:
+        """The runs of callers' ids in one database."""
+        self._id_runs.database = self.tables[table]
+        return self._id_runs
 
     def written(self, table: str) -> tuple[str, ...]:
         """Where rows of a table are written: also to its next generation while that is made."""
-        return (table, SPARE) if table == self._rebuilt else (table,)
+        return (table, SPARE) if table == roles.rebuilding(self._roles) else (table,)
 
     def _put_many(self, table: str, items: Sequence[tuple[bytes, bytes]]) -> None:
         for each in self.written(table):
@@ -527,17 +535,15 @@ class WriteTables(ReadTables):
             only: The one table that gets it; the index, and its next generation, when None.
         """
         for each in self.written("id") if only is None else (only,):
-            self._id_runs.database = self.tables[each]
-            self._id_runs.add_run(self.transaction, entries)
-        self._id_runs.database = self.tables["id"]
+            self._runs_of(each).add_run(self.transaction, entries)
 
     def merge_ids(self, budget_bytes: int) -> int:
         """Do a bounded piece of merging of id runs."""
-        return self._id_runs.merge_step(self.transaction, budget_bytes)
+        return self._runs_of("id").merge_step(self.transaction, budget_bytes)
 
     def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
         """Callers' ids in the runs."""
-        return dict(self._id_runs.lookup(self.transaction, hashes))
+        return dict(self._runs_of("id").lookup(self.transaction, hashes))
 
 
 class SegmentCache:

@@ -101,7 +101,6 @@ class Views:
         """A short read transaction; whoever reads derived tables reads its commit record first."""
         with self._environment.read() as transaction:
             tables = ReadTables(transaction, self._environment.db)
-            tables.take_roles()  # so that nobody reads a database that has another role by now
             yield tables
 
     def current(self, tables: ReadTables) -> CommitRecord:

@@ -186,6 +186,58 @@ def test_one_that_was_stopped_goes_on(
     assert derived(filled) == before
 
 
+def _of_tenant(tables: ReadTables) -> int:
+    return tables.find_tenant("acme") or 0
+
+
+LOOKUPS: dict[str, Callable[[ReadTables], object]] = {
+    "tenant": _of_tenant,
+    "session": lambda tables: tables.find_session(("acme", "s")),
+    "key": lambda tables: dict(tables.rows("key")),
+    "activity": lambda tables: list(tables.activity(_of_tenant(tables), 2**63)),
+    "state": lambda tables: dict(tables.rows("state")),
+    "row": lambda tables: [tables.has_row("name", key) for key, _ in tables.rows("name")],
+}
+
+
+def test_who_did_not_read_the_commit_record_finds_what_serves(store: Store) -> None:
+    """A rebuild changed databases, and whoever had not read the commit record read the spare one.
+
+    So blobs could not be found any more, although nothing of them is rebuilt.
+    """
+    session = store.tenant("acme").session("s")
+    session.append(said("hi"), idempotency_key="k", wait=10)
+    session.update_state({"v": 1}).result()
+    session.purge(2).result()  # what is purged counts as sealed
+
+    def found(lookup: Callable[[ReadTables], object]) -> object:
+        with store._log.views.transaction() as tables:
+            return lookup(tables)
+
+    before = {name: found(lookup) for name, lookup in LOOKUPS.items()}
+    assert all(before.values()), before
+    for _ in range(2):  # there, and back
+        store.rebuild()
+        assert {name: found(lookup) for name, lookup in LOOKUPS.items()} == before
+
+
+def test_blobs_are_found_after_it(checked_store: Callable[..., Store]) -> None:
+    store = checked_store()
+    tenant = store.tenant("acme")
+    blob = tenant.blobs.put(b"x" * 5_000)
+    tenant.session("s").append(said("hi"), blobs=[blob]).result()
+    for number in range(3):
+        store.rebuild()
+        assert tenant.blobs.get(blob) == blob
+        assert tenant.blobs.read(blob) == b"x" * 5_000
+        assert tenant.blobs.put(b"x" * 5_000) == blob
+        other = tenant.blobs.put(b"y%d" % number)
+        tenant.session("s").append(said("more"), blobs=[blob, other]).result()
+        last = list(tenant.session("s").events())[-1]
+        assert last.blobs == (blob.address, other.address)
+    assert len(list(store.export_lines(tenant.session("s").events()))) >= 4
+
+
 def test_words_that_cannot_be_are_damage() -> None:
     for word in (1, 0x0F, 6 << 56):
         with pytest.raises(CorruptionError):
