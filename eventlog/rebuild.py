@@ -7,7 +7,8 @@ change roles in one commit, and the old one is emptied.
 Invariants:
     1. The table that serves is not touched until its next generation is complete.
     2. How far a rebuild came is in the store: one that was killed goes on from there, also in
-       another process, and whoever writes meanwhile knows of it.
+       another process, and whoever writes meanwhile knows of it. What is under way is ended before
+       another table is begun, whoever began it, so any number of rebuilds come to their ends.
     3. A step reads at most ``STEP_BYTES_MAX`` of segments beyond the first.
     4. Nothing of the old table is needed, but for keys of purged events, which no record tells any
        more, and for what inline projections made of these as long as their base is loose.
@@ -197,7 +198,7 @@ class Recount:
 
 
 class Rebuild:
-    """The task that makes one table anew.
+    """The task that makes one table anew; first the one that is under way, if another one is.
 
     Attributes:
         role: The table.
@@ -223,13 +224,21 @@ class Rebuild:
         self._progress = progress
         self._projections = projections
         self._inline = InlineRows(projections, pause)
+        self._old: int | None = None  # which database served when it had its first own turn
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``tasks.Task``."""
         under_way = roles.rebuilding(record.roles)
         stored = tables.transaction.get(REBUILD_KEY, db=tables.tables["commit"])
-        if under_way != self.role or stored is None:
-            # None, or one of another table, which another call will have to begin again.
+        if stored is not None and under_way is not None and under_way != self.role:
+            return self._of(under_way).step(tables, record)
+        serves = roles.place_of(record.roles, self.role)
+        if self._old is None:
+            self._old = serves
+        elif serves != self._old:
+            self.done = True  # by another one, which had the last step of the same table
+            return None
+        if under_way is None or stored is None:
             tables.transaction.drop(tables.tables[SPARE], delete=False)
             _put_progress(tables, Progress(1, 0, record.floor))
             return replace(record, roles=roles.begin(record.roles, self.role))
@@ -248,6 +257,12 @@ class Rebuild:
         fp("rebuild.before_swap")
         self.done = True
         return replace(record, roles=roles.swap(record.roles, self.role))
+
+    def _of(self, role: str) -> Rebuild:
+        """The task for another table."""
+        return Rebuild(
+            role, self._cache, self._pause, self._progress, projections=self._projections
+        )
 
     def _go_on(self, tables: WriteTables, record: CommitRecord, start: Progress) -> Progress:
         """Write the rows of the next sessions."""

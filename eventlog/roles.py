@@ -60,6 +60,11 @@ def rebuilding(word: int) -> str | None:
     return REBUILT[number - 1] if number else None
 
 
+def place_of(word: int, role: str) -> int:
+    """Number of the database that serves as a role."""
+    return _places(word)[ROLES.index(role)]
+
+
 def begin(word: int, role: str) -> int:
     """The word while a role is being rebuilt."""
     return _word(_places(word), 1 + REBUILT.index(role))

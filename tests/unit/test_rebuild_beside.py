@@ -1,0 +1,146 @@
+"""Rebuilds with something beside them: other rebuilds, in this process or another, and purges."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+
+from engine import Store
+from eventlog import rebuild as rebuilding
+from eventlog.rebuild import Rebuild, Recount
+from eventlog.roles import REBUILT
+from eventlog.rows import CommitRecord
+from eventlog.tables import WriteTables
+from tests.unit.test_rebuild import derived, said
+
+STEPS_MAX = 200
+
+
+class OneStep:
+    """A task that takes one step of another one."""
+
+    def __init__(self, task: Rebuild | Recount) -> None:
+        self.task = task
+        self.done = False
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
+        self.done = True
+        return self.task.step(tables, record)
+
+
+def task_of(store: Store, role: str) -> Rebuild:
+    log = store._log
+    return Rebuild(role, log.cache, log.writer.pause, projections=log.projections)
+
+
+def take_turns(store: Store, tasks: Sequence[Rebuild], turns: Sequence[int]) -> int:
+    """Step tasks in turns, by number, over and over, until all are done; how many steps it took."""
+    steps = 0
+    for number in cycle(turns):
+        task = tasks[number]
+        if not task.done:
+            steps += 1
+            assert steps <= STEPS_MAX, "they never end"
+            store._log.writer.run(OneStep(task))
+        if all(each.done for each in tasks):
+            return steps
+    raise AssertionError("unreachable")
+
+
+def fill(store: Store) -> None:
+    for number in range(7):
+        session = store.tenant("acme").session(f"s{number}")
+        session.append_many(
+            [said(f"{number}-{place}") for place in range(6)],
+            ids=[f"i{number}-{place}" for place in range(6)],
+            idempotency_key=f"k{number}",
+        ).result()
+        session.update_state({"v": number}).result()
+        session.purge(4).result()
+    store.flush()
+
+
+@pytest.mark.parametrize("turns", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 2, 1), (2, 1, 0, 0)])
+def test_rebuilds_at_once_come_to_their_ends(
+    turns: tuple[int, ...], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two rebuilds dropped what the other had made so far, and began its own again.
+
+    As tasks take turns, none of them came to an end, in one process or in two.
+    """
+    monkeypatch.setattr(rebuilding, "STEP_SESSIONS_MAX", 2)
+    fill(store)
+    before = derived(store)
+    for first, second in product(REBUILT, REBUILT):
+        tasks = [task_of(store, role) for role in (first, second, "key")]
+        for task in tasks:
+            task.done = tasks.index(task) not in turns
+        take_turns(store, tasks, turns)
+        assert derived(store) == before, (first, second)
+    assert store.check().ok
+
+
+def test_whole_rebuilds_in_threads(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuilding, "STEP_SESSIONS_MAX", 2)
+    fill(store)
+    before = derived(store)
+    threads = [threading.Thread(target=store.rebuild, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert derived(store) == before
+
+
+REBUILDING = """
+import sys
+from engine import Store
+from eventlog import rebuild
+rebuild.STEP_SESSIONS_MAX = 1
+with Store.open(sys.argv[1]) as store:
+    print("open", flush=True)
+    sys.stdin.readline()
+    for _ in range(3):
+        store.rebuild()
+"""
+
+
+def test_whole_rebuilds_in_processes(
+    checked_store: Callable[..., Store], store_path: Path, repository: Path
+) -> None:
+    store = checked_store()
+    fill(store)
+    before = derived(store)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", REBUILDING, str(store_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=repository,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            assert process.wait(120) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert derived(store) == before
