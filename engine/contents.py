@@ -23,9 +23,10 @@ from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
-from eventlog.errors import CorruptionError, SessionGoneError
+from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
+from eventlog.reading import SessionView
 from eventlog.record import BASE
 
 if TYPE_CHECKING:
@@ -165,30 +166,68 @@ class Preface:
 
 
 class Beginnings:
-    """Looks at the first event of each session, whether its beginning was purged."""
+    """Looks at the first event of each session, whether its beginning was purged.
+
+    Events are kept by who exports them, and what a purge or deletion left of a session is read when
+    its first line is written: where these do not belong together, no line is given that a load
+    would refuse or misunderstand.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._number = -1
+        self._told: OrderedDict[int, int] = OrderedDict()  # last sequences by session number
 
     def of(self, event: Event) -> Preface | None:
-        """What the line of an event says of what was purged before it; None for nothing."""
-        is_first = event.session_number != self._number
-        self._number = event.session_number
-        if not is_first or not event.sequence:
+        """What the line of an event says of what was purged before it; None for nothing.
+
+        Raises:
+            TrimmedError: It was purged since it was read, or what lies between it and the event
+                before it was.
+            SessionGoneError: The session was, so that nobody knows what was before it.
+        """
+        number, sequence = event.session_number, event.sequence
+        told = self._told.pop(number, None)
+        self._told[number] = sequence
+        if len(self._told) > NAMES_MAX:
+            self._told.popitem(last=False)
+        if not sequence or not event.session or (told is not None and sequence <= told + 1):
             return None
         name = (event.tenant, event.session)
-        facts = self._log.views.facts(name)
-        if facts is None or facts.row.first != event.sequence:
+        if told is not None:  # of some kinds only, or what lies between was purged
+            with self._log.views.session(name) as found:
+                view = None if found is None else found[1]
+                self._require(event, view, told + 1)
             return None
+        facts = self._log.views.facts(name)
         with self._log.views.past(name) as past:
-            base = None if past is None else past.last_of_kind(BASE, Event)
-        opening = opening_of(facts.row, event.session_number)
+            self._require(event, None if past is None else past.view, sequence)
+            if past is None or facts is None or past.first != sequence:
+                return None
+            base = past.last_of_kind(BASE, Event)
+            opening = opening_of(past.row, number)
         if base is None:
             return Preface(opening, None)
         # Where no public event is left, none tells by its parent what the head is.
-        head = {"head": facts.head} if facts.head < event.sequence else {}
+        head = {"head": facts.head} if facts.head < sequence else {}
         return Preface(opening, {**base.body, **head})
+
+    @staticmethod
+    def _require(event: Event, view: SessionView | None, first: int) -> None:
+        """Raise when an event's session is another one by now, or was purged beyond ``first``."""
+        current = None if view is None else view.origin.number
+        if view is None or current != event.session_number:
+            raise SessionGoneError(
+                f"session {event.session!r} was deleted before its event {event.sequence} was "
+                "exported",
+                expected=event.session_number,
+                current=current,
+            )
+        if first < view.first:
+            raise TrimmedError(
+                f"the events of session {event.session!r} below {view.first} were purged before "
+                "they were exported",
+                first=view.first,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,10 @@ class Tenant:
 
         Raises:
             CorruptionError: An event or a blob is damaged.
+            TrimmedError: Events were purged between reading and exporting them, and the lines that
+                are left would not make a session; read them again.
+            SessionGoneError: Likewise, of a session that was deleted, unless its lines begin with
+                its first event.
         """
         return export_lines(self._store._log, events)
 

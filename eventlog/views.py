@@ -98,7 +98,7 @@ class Views:
 
     @contextmanager
     def transaction(self) -> Iterator[ReadTables]:
-        """A short read transaction; whoever reads derived tables reads its commit record first."""
+        """A short read transaction."""
         with self._environment.read() as transaction:
             tables = ReadTables(transaction, self._environment.db)
             yield tables

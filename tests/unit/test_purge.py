@@ -11,6 +11,7 @@ import pytest
 
 from engine import Store
 from eventlog.errors import (
+    SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
     UsageError,
@@ -243,3 +244,69 @@ def test_what_was_purged_is_exported_and_loaded_as_it_is(
     other.flush()
     copy.purge(first + 1).result()
     assert copy.state == session.state
+
+
+@pytest.mark.parametrize("removed", ["purged", "deleted", "made-anew"])
+@pytest.mark.parametrize("before", [0, 11], ids=["from-its-first", "purged-before"])
+@pytest.mark.parametrize("told", [0, 1, 20], ids=["read", "begun", "half-exported"])
+def test_lines_of_events_that_were_removed_since_they_were_read(
+    checked_store: Callable[..., Store], tmp_path: Path, before: int, told: int, removed: str
+) -> None:
+    """What was purged later was looked for in the row as it was by then: the first line told
+    neither opening nor base, and no store took the lines.
+    """
+    store = checked_store(snapshot_frequency=4)
+    talk(store)
+    session = store.session("a")
+    if before:
+        session.purge(before).result()
+    events = list(session.events())
+    whole = list(store.export_lines(events))
+    exporting = store.export_lines(events)
+    lines = [next(exporting) for _ in range(told)]
+    if removed == "purged":
+        session.purge(40).result()
+    else:
+        session.delete().result()
+    if removed == "made-anew":
+        session.append(said("new")).result()
+    if before and not told:
+        error = TrimmedError if removed == "purged" else SessionGoneError
+        with pytest.raises(error):
+            list(exporting)
+        return
+    lines += exporting
+    assert lines == whole
+    other = checked_store(tmp_path / "other")
+    other.load(json.loads(line) for line in lines)
+    assert list(other.export_lines(other.session("a").events())) == lines
+
+
+def test_an_export_of_all_beside_a_purge_leaves_no_gap(checked_store: Callable[..., Store]) -> None:
+    """A session's beginning was told a second time, in the middle of its lines."""
+    store = checked_store(snapshot_frequency=4)
+    for number in range(20):
+        for name in ("a", "b"):
+            store.session(name).append(said(f"m{number}")).result()
+    store.flush()
+    exporting = store.export_lines(
+        event for first in range(0, 40, 10) for event in list(store.read(after=first, limit=10))
+    )
+    lines = [json.loads(next(exporting)) for _ in range(10)]
+    assert [line["sequence"] for line in lines if line["session"] == "a"] == [0, 1, 2, 3, 4]
+    store.session("a").purge(12).result()
+    with pytest.raises(TrimmedError) as caught:
+        list(exporting)
+    assert caught.value.first == 12
+
+
+def test_an_export_of_some_kinds_needs_no_gapless_sequences(
+    checked_store: Callable[..., Store],
+) -> None:
+    store = checked_store(snapshot_frequency=4)
+    talk(store)
+    session = store.session("a")
+    session.purge(15).result()
+    told = [json.loads(line) for line in store.export_lines(session.events(kinds=["variables"]))]
+    assert [line["sequence"] for line in told] == [21, 32, 43]
+    assert not [line for line in told if "base" in line]
