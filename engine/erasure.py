@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.fold import folds_of
 from engine.projections import PROJECTIONS
 from eventlog.ack import Ack
 from eventlog.blobcollect import Collection
@@ -74,10 +73,10 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     environment = log.environment
     reclaim = Reclaim(done.session_number, log.index, log.writer.pause, lambda: environment.is_low)
     log.writer.run(reclaim, left_s)
-    log.cache.clear()
-    folds_of(log).clear()
     with log.views.transaction() as tables:
+        epoch = tables.commit_record().epoch
         quoting = tables.dictionaries_of({done.session_number})
+    log.cache.begin(epoch)  # and folds; a read under way from before keeps nothing
     return ErasureReceipt(
         tenant=ack.name[0],
         session=ack.name[1],

@@ -3,7 +3,8 @@
 Invariants:
     1. A fold never changes; the next event makes another one, which shares what stayed the same.
     2. It depends on the events up to its sequence alone: not on what is sealed, nor on options.
-    3. Folds in memory take at most ``FOLDS_BYTES_MAX``; the least recently used ones go.
+    3. Folds in memory take at most ``FOLDS_BYTES_MAX``; the least recently used ones go, and with
+       a removal all from before it: a read that began before leaves none here any more.
 """
 
 from __future__ import annotations
@@ -107,18 +108,21 @@ class FoldCache:
         self._lock = threading.Lock()
         self._folds: OrderedDict[tuple[int, int], Fold] = OrderedDict()
         self._sequences: dict[int, list[int]] = {}
-        self._epoch: object = None
+        self._epoch = (0, 0)
 
-    def begin(self, epoch: object) -> None:
+    def begin(self, epoch: tuple[int, int]) -> None:
         """Forget everything when something was removed since the last time.
 
         Args:
-            epoch: What differs then.
+            epoch: ``CommitRecord.epoch`` of a transaction.
         """
         with self._lock:
-            if epoch != self._epoch:
-                self._epoch = epoch
-                self._clear()
+            self._begin(epoch)
+
+    def _begin(self, epoch: tuple[int, int]) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._clear()
 
     def find(self, number: int, sequence: int) -> Fold | None:
         """The latest fold of a session that is not after a sequence."""
@@ -131,13 +135,20 @@ class FoldCache:
             self._folds.move_to_end(key)
             return self._folds[key]
 
-    def add(self, number: int, fold: Fold) -> None:
-        """Keep a fold."""
+    def add(self, number: int, fold: Fold, epoch: tuple[int, int]) -> None:
+        """Keep a fold, unless something was removed since.
+
+        Args:
+            number: The session.
+            fold: A fold of it.
+            epoch: That of the last transaction whose events are in it.
+        """
         key = (number, fold.sequence)
         if fold.sequence < 0 or fold.memory_bytes * 4 > self.bytes_max:
             return
         with self._lock:
-            if key in self._folds:
+            self._begin(epoch)
+            if epoch < self._epoch or key in self._folds:
                 return
             self._folds[key] = fold
             insort(self._sequences.setdefault(number, []), fold.sequence)
@@ -171,4 +182,8 @@ _caches_lock: Final = threading.Lock()
 def folds_of(log: Log) -> FoldCache:
     """The folds of a log, which all stores that share it share too."""
     with _caches_lock:
-        return _caches.setdefault(log, FoldCache())
+        found = _caches.get(log)
+        if found is None:
+            found = _caches[log] = FoldCache()
+            log.cache.on_begin.append(found.begin)
+        return found

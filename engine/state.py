@@ -64,22 +64,22 @@ def read_fold(
                 )
             if fold is None or fold.sequence < past.first - 1:  # what follows it may be purged now
                 fold = _start(store, past, sequence)
+            epoch = past.view.record.epoch
             events, following = past.read_kinds(
                 fold.sequence + 1, sequence + 1, FOLDED_KINDS, Event, STATE_PAGE_EVENTS
             )
         if fold.sequence == sequence:
             return fold
         fold = fold.after(events, following - 1)
-        store._folds.add(number, fold)
+        store._folds.add(number, fold, epoch)
         if fold.sequence == sequence:
             return fold
 
 
 def _start(store: Store, past: Past, sequence: int) -> Fold:
     """The latest fold that is at hand and not after a sequence (invariant 2)."""
-    record = past.view.record
     number = past.view.origin.number
-    store._folds.begin((record.generation, record.removals))
+    store._folds.begin(past.view.record.epoch)
     found = store._folds.find(number, sequence)
     last_sealed = past.view.sealed - 1
     if last_sealed <= sequence and (found is None or found.sequence < last_sealed):

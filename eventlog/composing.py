@@ -133,6 +133,7 @@ class Composer:
     def took(self, work: Work) -> None:
         """Take what was committed into memory."""
         index = self.index
+        self._cache.begin(work.record.epoch)
         if not work.is_empty:
             work.plan.merge(index, self._pause)
             work.sealing.merge(index)

@@ -110,6 +110,11 @@ class CommitRecord:
     roles: int = 0
     version: int = 2
 
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """Rises with whatever makes events, or what memory keeps of them, no longer true."""
+        return self.generation, self.removals
+
     def encode(self) -> bytes:
         """The row's value under ``COMMIT_KEY``."""
         fields = (

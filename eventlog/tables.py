@@ -84,6 +84,7 @@ class ReadTables:
     def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, Any]) -> None:
         self.transaction = transaction
         self._databases = databases
+        self.epoch = (0, 0)  # of the commit record, once it was read
 
     @cached_property
     def tables(self) -> Mapping[str, Any]:
@@ -110,6 +111,7 @@ class ReadTables:
             raise CorruptionError("is missing", where="commit record")
         record = CommitRecord.decode(value)
         self._roles = record.roles
+        self.epoch = record.epoch
         return record
 
     def options(self) -> bytes:
@@ -547,14 +549,37 @@ class WriteTables(ReadTables):
 
 
 class SegmentCache:
-    """Decoded segments, least recently used out, bounded in bytes; shared between threads."""
+    """Decoded segments, least recently used out, bounded in bytes; shared between threads.
+
+    Invariant: with the first transaction after a removal, in whatever process that was, everything
+    from before it is forgotten, and a read that began before it leaves nothing here any more.
+    """
 
     def __init__(self, bytes_max: int, lock: Any) -> None:
         self.bytes_max = bytes_max
         self.byte_count = 0
         self._lock = lock
         self.dictionaries = LoadedDictionaries()
+        self.on_begin: list[Callable[[tuple[int, int]], None]] = []  # others that forget then
+        self._epoch = (0, 0)
         self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
+
+    def begin(self, epoch: tuple[int, int]) -> None:
+        """Forget all segments when something was removed since.
+
+        Args:
+            epoch: ``CommitRecord.epoch`` of a transaction.
+        """
+        if epoch <= self._epoch:
+            return
+        with self._lock:
+            if epoch <= self._epoch:
+                return
+            self._epoch = epoch
+            self._kept.clear()
+            self.byte_count = 0
+        for begin in self.on_begin:
+            begin(epoch)
 
     def load(self, tables: ReadTables, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
         """The decoded segment of a stored value, whose checksum tells whether it changed.
@@ -565,6 +590,7 @@ class SegmentCache:
             value: Its stored value.
             keep: Whether it will be needed again; if not it makes room.
         """
+        self.begin(tables.epoch)
         kept = self._kept.get(key)
         if kept is not None and kept[0] == value[:8]:
             with self._lock:
@@ -578,6 +604,8 @@ class SegmentCache:
         if not keep or size * 4 > self.bytes_max:
             return segment
         with self._lock:
+            if tables.epoch != self._epoch:
+                return segment  # it may be of what was removed since this transaction began
             old = self._kept.pop(key, None)
             if old is not None:
                 self.byte_count -= old[2]

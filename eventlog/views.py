@@ -106,6 +106,7 @@ class Views:
     def current(self, tables: ReadTables) -> CommitRecord:
         """The transaction's commit record, with the loose index brought up to it."""
         record = tables.commit_record()
+        self._cache.begin(tables.epoch)
         if not self._index.is_current(record):
             self._catch_up(tables, record)
         return record
@@ -131,6 +132,7 @@ class Views:
         """
         index = self._index
         record = tables.commit_record()
+        self._cache.begin(tables.epoch)
         if not index.is_current(record):
             self._catch_up(tables, record)
         if record.last_position > seen or state is None:
@@ -316,6 +318,7 @@ class Views:
         """Events of all sessions in position order from ``first`` on; None past the end."""
         with self.transaction() as tables:
             record = tables.commit_record()
+            self._cache.begin(tables.epoch)
             last = min(record.last_position, first + count - 1)
             if first > last:
                 return None
