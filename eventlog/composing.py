@@ -138,8 +138,9 @@ class Composer:
             work.plan.merge(index, self._pause)
             work.sealing.merge(index)
             self.merges.note(work.sealing)
-            if self.dictionaries is not None:
-                self.dictionaries.note(work.sealing)
+            dictionaries = self.dictionaries  # a reader that reloads the options may change it
+            if dictionaries is not None:
+                dictionaries.note(work.sealing)
         self.merges.take(work.merging, index)
         if not work.is_empty:
             work.removals.merge(index)

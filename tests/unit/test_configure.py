@@ -15,6 +15,7 @@ import pytest
 
 from engine import Store
 from eventlog.body import decode_body
+from eventlog.composing import Composer
 from eventlog.errors import (
     FormatVersionError,
     QuotaExceededError,
@@ -256,3 +257,30 @@ def test_an_old_store_gets_no_option_that_its_release_does_not_know(tmp_path: Pa
         assert store.configure()["dictionaries"] is True
         assert store.configure(dictionaries=False)["dictionaries"] is False
         assert store.check().ok
+
+
+def test_dictionaries_are_turned_off_while_a_commit_is_taken_over(
+    checked_store: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that reloads the options takes them away on another thread.
+
+    The writer looked whether they were there and then once more, and its thread ended.
+    """
+    store = checked_store(snapshot_frequency=1)
+    looks: list[bool] = []
+
+    def every_second(_: Composer) -> object:
+        looks.append(True)
+        return store._log.dictionaries if len(looks) % 2 else None
+
+    for first in range(2):  # so that either look at it is the one after which it goes
+        looks[:] = [True] * first
+        with monkeypatch.context() as patched:
+            # The setter keeps a reload of the options from failing.
+            patched.setattr(Composer, "dictionaries", property(every_second, lambda *_: None), False)
+            for number in range(6):
+                store.session("a").append({"role": "user", "content": f"{number}"}).result(30)
+                store.session("b").create().result(30)
+            store.flush()
+        assert store.health()["ok"], store.health()["problems"]
+    assert len(looks) > 12
