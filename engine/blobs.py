@@ -120,6 +120,8 @@ def collect_blobs(log: Log, timeout: float | None) -> dict[str, int]:
     task = Collection(log.writer.pause)
     log.writer.run(task, timeout)
     done = task.collected
+    for error in done.damaged.values():
+        raise error
     return {"blobs": done.blobs, "streams": done.streams, "chunks": done.chunks}
 
 

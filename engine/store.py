@@ -520,6 +520,7 @@ class Store(Tenant, Upkeep):
 
         Raises:
             TimeoutError: Not done in time; what went is gone, the rest goes with the next.
+            CorruptionError: Rows of some blobs are damaged; these stay, and all others went.
         """
         return collect_blobs(self._log, seconds(timeout, "timeout"))
 

@@ -4,6 +4,7 @@ Invariants:
     1. Nothing younger than ``BLOB_PENDING_US`` goes, but what nobody can want: chunks of a stream
        that was given up, and of blobs that were erased.
     2. A collection stopped at any step goes on with the next: the pending rows say what is left.
+    3. Damage keeps nothing but what it is in: the walk steps over it and goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eventlog.blob import DOOMED_US
-from eventlog.blobtable import Collected, collect_step, pending_rows
+from eventlog.blobtable import Collected, Damaged, collect_step, pending_rows
 from eventlog.limits import BLOB_PENDING_US
 from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK
@@ -41,11 +42,24 @@ class Collection:
         return None if after == before else record
 
 
-def is_due(tables: ReadTables, pause: Callable[[], None]) -> bool:
-    """Whether a collection would find something."""
+def is_due(tables: ReadTables, damaged: Damaged, pause: Callable[[], None]) -> bool:
+    """Whether a collection would find something.
+
+    Args:
+        tables: A transaction.
+        damaged: Takes what is wrong with pending rows.
+        pause: Called between rows.
+    """
     now_us = CLOCK.wall_us()
-    for _, row in pending_rows(tables):
+    for _, row in pending_rows(tables, damaged=damaged):
         pause()
         if row.pending_us == DOOMED_US or row.pending_us + BLOB_PENDING_US <= now_us:
             return True
     return False
+
+
+def told(damaged: Damaged) -> str | None:
+    """What ``health`` says of damage that keeps blobs from being collected."""
+    if not damaged:
+        return None
+    return f"{len(damaged)} blobs cannot be collected: {next(iter(damaged.values()))}"

@@ -15,7 +15,7 @@ Invariants (``blob`` says what rows there are):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from eventlog.absent import require_absent
@@ -69,17 +69,38 @@ def find_pending(tables: ReadTables, number: int) -> PendingRow | None:
     return None if value is None else PendingRow.decode(key, value)
 
 
-def pending_rows(tables: ReadTables, after: int = 0) -> Iterator[tuple[int, PendingRow]]:
-    """Blob numbers above ``after`` with their pending rows, oldest number first."""
+Damaged = dict[str, CorruptionError]
+"""What is wrong with rows that were stepped over, by where they are."""
+
+
+def pending_rows(
+    tables: ReadTables, after: int = 0, damaged: Damaged | None = None
+) -> Iterator[tuple[int, PendingRow]]:
+    """Blob numbers above ``after`` with their pending rows, oldest number first.
+
+    Args:
+        tables: A transaction.
+        after: A blob number.
+        damaged: Takes what is wrong with rows that are stepped over.
+
+    Raises:
+        CorruptionError: A row is damaged, and ``damaged`` is None.
+    """
     cursor = tables.transaction.cursor(tables.tables["blob"])
     try:
-        found = cursor.set_range(pending_key(after + 1))
+        found = cursor.set_range(pending_key(after) + b"\0" if after else pending_key(1))
         while found:
             key = cursor.key()
             if not key.startswith(PENDING_PREFIX):
                 return
-            row = PendingRow.decode(key, cursor.value())
-            yield PAIR.unpack(key)[1], row
+            try:
+                row = PendingRow.decode(key, cursor.value())
+            except CorruptionError as error:
+                if damaged is None:
+                    raise
+                damaged[error.where] = error
+            else:
+                yield PAIR.unpack(key)[1], row
             found = cursor.next()
     finally:
         cursor.close()
@@ -225,16 +246,16 @@ def erase(
         if row is None or row.references:
             continue
         erased += 1
-        _doom_blob(tables, tenant_number, address, row)
+        _doom_blob(tables, tenant_number, address, row.number)
         if room:
             room -= _remove_chunks(tables, row.number, room)
     return erased
 
 
-def _doom_blob(tables: WriteTables, tenant_number: int, address: bytes, row: BlobRow) -> None:
+def _doom_blob(tables: WriteTables, tenant_number: int, address: bytes, number: int) -> None:
     """Remove a blob's row; its chunks can only be collected from now on."""
     tables.transaction.delete(blob_key(tenant_number, address), db=tables.tables["blob"])
-    put_pending(tables, row.number, PendingRow(tenant_number, DOOMED_US))
+    put_pending(tables, number, PendingRow(tenant_number, DOOMED_US))
     fp("blob.after_row_removed")
 
 
@@ -275,12 +296,14 @@ class Collected:
         streams: Contents that were never finished, and went.
         chunks: Their chunks.
         due_us: When the next one may be due, µs; None when nothing is pending.
+        damaged: What could not be looked at or removed, because of damage.
     """
 
     blobs: int = 0
     streams: int = 0
     chunks: int = 0
     due_us: int | None = None
+    damaged: Damaged = field(default_factory=dict)
 
 
 def collect_step(
@@ -296,7 +319,8 @@ def collect_step(
         tables: A write transaction.
         now_us: The clock.
         after: Go on after this blob number.
-        collected: Counts what goes, and when the next is due.
+        collected: Counts what goes, and when the next is due. What is damaged stays, and does not
+            keep the rest.
         pause: Called between rows.
 
     Returns:
@@ -304,7 +328,8 @@ def collect_step(
     """
     room = COLLECT_CHUNKS_MAX
     looked = 0
-    for number, row in list(_some(pending_rows(tables, after), COLLECT_ROWS_MAX)):
+    pending = pending_rows(tables, after, collected.damaged)
+    for number, row in list(_some(pending, COLLECT_ROWS_MAX)):
         looked += 1
         pause()
         due_us = row.pending_us + BLOB_PENDING_US
@@ -313,7 +338,13 @@ def collect_step(
                 collected.due_us = due_us
         else:
             if row.address != NO_ADDRESS:
-                _doom_pending(tables, number, row)
+                try:
+                    _require_agreement(tables, number, row)
+                except CorruptionError as error:
+                    collected.damaged[error.where] = error
+                    after = number
+                    continue
+                _doom_blob(tables, row.tenant_number, row.address, number)
                 collected.blobs += 1
             elif row.pending_us != DOOMED_US:
                 put_pending(tables, number, PendingRow(row.tenant_number, DOOMED_US))
@@ -327,12 +358,12 @@ def collect_step(
     return after if looked == COLLECT_ROWS_MAX else None
 
 
-def _doom_pending(tables: WriteTables, number: int, pending: PendingRow) -> None:
+def _require_agreement(tables: ReadTables, number: int, pending: PendingRow) -> None:
+    """Raise ``CorruptionError`` when a blob row is not what its pending row says."""
     row = find_blob(tables, pending.tenant_number, pending.address)
     key = blob_key(pending.tenant_number, pending.address)
     if row is None or row.number != number or row.references:
         raise CorruptionError("is not what its pending row says", where=where_blob(key))
-    _doom_blob(tables, pending.tenant_number, pending.address, row)
 
 
 def _some(rows: Iterator[tuple[int, PendingRow]], count: int) -> Iterator[tuple[int, PendingRow]]:

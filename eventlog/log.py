@@ -713,6 +713,8 @@ class Log:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")
         for number, reason in list(self.writer.composer.stuck.items()):
             problems.append(f"session number {number} cannot be removed: {reason}")
+        if self.writer.not_collected is not None:
+            problems.append(self.writer.not_collected)
         for number, reason in list(self.index.unsealable.items()):
             problems.append(f"session number {number} cannot be sealed: {reason}")
         return {

@@ -27,7 +27,8 @@ from lmdb import Error as LmdbError
 
 from eventlog.ack import REFUSED, Ack, settle
 from eventlog.admission import Plan
-from eventlog.blobcollect import Collection, is_due
+from eventlog.blobcollect import Collection, is_due, told
+from eventlog.blobtable import Damaged
 from eventlog.commit import CommitMachine, Step
 from eventlog.composing import Composer, HotLogFullError, Work
 from eventlog.environment import Environment
@@ -108,6 +109,7 @@ class Writer:
         self._slice_us = 0
         self._readers_us = 0
         self._collect_us = CLOCK.monotonic_us() + COLLECT_EVERY_US
+        self.not_collected: str | None = None  # why blobs stay that nothing names
         self._has_ended = False
         self._is_open_to_doubt = False  # a commit began, and its acks are not settled
         self._put_back = 0
@@ -347,12 +349,17 @@ class Writer:
         if now_us < self._collect_us or self.machine.suspect or "blob" not in self.environment.db:
             return False
         self._collect_us = now_us + COLLECT_EVERY_US
+        damaged: Damaged = {}
         try:
             with self.environment.read() as transaction:
-                if not is_due(ReadTables(transaction, self.environment.db), self.pause):
-                    return False
-        except TurnlogError:
-            return False  # ``check`` tells; a collection that is asked for raises it
+                tables = ReadTables(transaction, self.environment.db)
+                is_found = is_due(tables, damaged, self.pause)
+        except TurnlogError as error:
+            self.not_collected = f"blobs cannot be collected: {error}"
+            return False
+        if not is_found:
+            self.not_collected = told(damaged)
+            return False
         with self._lock:
             self._tasks.add(Running(Collection(self.pause)))
         return True
@@ -477,6 +484,9 @@ class Writer:
                 self._tasks.turn()
 
     def _end_task(self, running: Running, error: BaseException | None = None) -> None:
+        if isinstance(running.task, Collection):  # for those that nobody waits for
+            failed = None if error is None else f"blobs cannot be collected: {error}"
+            self.not_collected = failed or told(running.task.collected.damaged)
         with self._lock:
             self._tasks.end(running, error)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from engine import ConflictError, CorruptionError, Lost, Store
+from eventlog import blobtable, writer
 from eventlog.blob import NO_ADDRESS, BlobRow, PendingRow, blob_key, pending_key
 from eventlog.keys import PAIR
-from eventlog.limits import CHUNK_BYTES_MAX
+from eventlog.limits import BLOB_PENDING_US, CHUNK_BYTES_MAX
+from eventlog.seams import CLOCK
 from tests.damaged_store import flipped, put, rows
 
 NOISE = random.Random(9).randbytes(2 * CHUNK_BYTES_MAX + 10)
@@ -238,6 +240,98 @@ def test_a_collection_does_not_take_what_rows_disagree_about(path: Path) -> None
         with pytest.raises(CorruptionError, match="not what its pending row says"):
             store.collect_blobs()
         assert store.blobs.read(key[8:]) == TEXT
+
+
+def bad_checksum(path: Path, number: int) -> None:
+    key = pending_key(number)
+    put(path, ("blob", key, flipped(value_of(path, "blob", key))))
+
+
+def bad_agreement(path: Path, number: int) -> None:
+    key, row = row_of(path, number)
+    put(path, ("blob", key, replace(row, number=row.number + 99).encode(key)))
+
+
+def bad_blob_row(path: Path, number: int) -> None:
+    key, _ = row_of(path, number)
+    put(path, ("blob", key, flipped(value_of(path, "blob", key))))
+
+
+def bad_key(path: Path, number: int) -> None:
+    put(path, ("blob", pending_key(number) + b"!", b"x" * 40))
+
+
+DAMAGE = [bad_checksum, bad_agreement, bad_blob_row, bad_key]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("rows_max", [1, 2, 64])
+def test_a_collection_steps_over_what_is_damaged(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path, int], None],
+    rows_max: int,
+) -> None:
+    """Every collection ended at the first such row, and nobody was told: all after it stayed."""
+    with Store.open(path) as store:
+        for number in range(4):
+            store.blobs.put(b"later %d" % number)
+    damage(path, 4)
+    start = CLOCK.wall_us()
+    monkeypatch.setattr(CLOCK, "wall_us", lambda: start + 2 * BLOB_PENDING_US)
+    monkeypatch.setattr(blobtable, "COLLECT_ROWS_MAX", rows_max)
+    with Store.open(path) as store:
+        assert store.health()["ok"]
+        with pytest.raises(CorruptionError):
+            store.collect_blobs(30)
+        (problem,) = store.health()["problems"]
+        assert "1 blobs cannot be collected" in problem
+        left = [row_of_number for row_of_number, _ in pending_of(store)]
+        assert left == ([4] if damage in (bad_agreement, bad_blob_row) else [])
+        store.session("a").append(MESSAGE).result(10)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_store_s_own_collection_steps_over_damage_and_tells_health(
+    path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path, int], None]
+) -> None:
+    with Store.open(path) as store:
+        for number in range(4):
+            store.blobs.put(b"later %d" % number)
+    damage(path, 4)
+    start = CLOCK.wall_us()
+    monkeypatch.setattr(CLOCK, "wall_us", lambda: start + 2 * BLOB_PENDING_US)
+    monkeypatch.setattr(writer, "COLLECT_EVERY_US", 0)
+    with Store.open(path) as store:
+        for _ in range(1000):
+            store.session("a").append(MESSAGE).result(10)  # after each of them it may look
+            if store.health()["problems"]:
+                break
+        (problem,) = store.health()["problems"]
+        assert "1 blobs cannot be collected" in problem
+        for _ in range(1000):
+            store.session("a").append(MESSAGE).result(10)
+            if len(pending_of(store)) <= 1:
+                break
+        assert [number for number, _ in pending_of(store)] in ([], [4])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_an_erasure_does_not_end_at_a_blob_of_others_that_is_damaged(
+    path: Path, damage: Callable[[Path, int], None]
+) -> None:
+    """It read all pending rows, and so did each commit after it: none succeeded any more."""
+    damage(path, 3)
+    with Store.open(path) as store:
+        assert not store.session("a").erase(30).is_live
+        store.session("c").append(MESSAGE).result(10)
+        assert not store.session("a").exists
+
+
+def pending_of(store: Store) -> list[tuple[int, PendingRow]]:
+    with store._log.views.transaction() as tables:
+        tables.commit_record()
+        return list(blobtable.pending_rows(tables, damaged={}))
 
 
 def test_a_damaged_row_refuses_only_the_append_that_names_it(path: Path) -> None:

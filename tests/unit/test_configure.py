@@ -277,7 +277,9 @@ def test_dictionaries_are_turned_off_while_a_commit_is_taken_over(
         looks[:] = [True] * first
         with monkeypatch.context() as patched:
             # The setter keeps a reload of the options from failing.
-            patched.setattr(Composer, "dictionaries", property(every_second, lambda *_: None), False)
+            patched.setattr(
+                Composer, "dictionaries", property(every_second, lambda *_: None), False
+            )
             for number in range(6):
                 store.session("a").append({"role": "user", "content": f"{number}"}).result(30)
                 store.session("b").create().result(30)
