@@ -117,6 +117,51 @@ def test_export_import_export_is_byte_identical(
     assert turnlog("export", tmp_path / "b").out_bytes == first.out_bytes
 
 
+def test_purged_sessions_go_out_and_come_in(turnlog: Any, tmp_path: Path) -> None:
+    """Byte for byte, again for nothing, and into a store that holds more or less of them."""
+    path, before, after = tmp_path / "first", tmp_path / "before.jsonl", tmp_path / "after.jsonl"
+    deep: Any = None
+    for _ in range(55):
+        deep = [deep]
+    with Store.open(path, snapshot_frequency=4) as store:
+        for tenant in ("", "acme"):
+            for number in range(4):
+                session = store.tenant(tenant).session(f"s{number}", title="t" if number else None)
+                for place in range(9):
+                    said = {"role": "user", "content": f"{tenant} {number} {place}"}
+                    session.append(said).result()
+                    session.update_state({f"v{place}": b"\xff", "deep": deep}).result()
+    assert turnlog("export", path, "-o", before).code == 0
+    with Store.open(path) as store:
+        for tenant in ("", "acme"):
+            for number, first in enumerate((1, 7, 18)):
+                session = store.tenant(tenant).session(f"s{number}")
+                session.purge(first).result()
+                if number:
+                    session.append({"role": "user", "content": "after"}).result()
+        states = [store.session(f"s{number}").state for number in range(4)]
+    assert turnlog("export", path, "-o", after).code == 0
+    for _ in range(2):
+        assert turnlog("import", tmp_path / "second", after).code == 0
+        again = tmp_path / "again.jsonl"
+        assert turnlog("export", tmp_path / "second", "--force", "-o", again).code == 0
+        assert again.read_bytes() == after.read_bytes()
+    assert turnlog("import", tmp_path / "second", before).code == 0
+    for file in (before, after, before):
+        assert turnlog("import", tmp_path / "third", file).code == 0
+    for name in ("second", "third"):
+        with Store.open(tmp_path / name) as store:
+            assert [store.session(f"s{number}").state for number in range(4)] == states
+            assert store.check().ok
+    short = write(tmp_path / "short.jsonl", chat("s1", 3))
+    assert turnlog("import", tmp_path / "fourth", short).code == 0
+    assert turnlog("import", tmp_path / "fourth", after).code == ExitCode.DAMAGED_INPUT
+    with Store.open(tmp_path / "fourth") as store:
+        assert [event.sequence for event in store.session("s1").events()] == [0, 1, 2]
+        assert store.session("s2").state == states[2]
+        assert store.check().ok
+
+
 def test_the_same_content_gives_the_same_bytes_in_any_order(turnlog: Any, tmp_path: Path) -> None:
     a, b = chat("a", 3), chat("b", 2)
     outputs = []

@@ -65,6 +65,7 @@ _REPEATED: Final = (
     "speech_id",
     "request_id",
     "opening",
+    "base",
     "metadata",
     "blobs",
 )
@@ -182,7 +183,8 @@ def _session(
             assert event.sequence is not None
             # What follows a line is judged by it, also when it is out of place: named once only.
             previous, previous_line = event.sequence, number
-            _check_order(event.sequence, before[0], (before[1], number), lost)
+            if before[0] is not None or event.opening is None:
+                _check_order(event.sequence, before[0], (before[1], number), lost)
         except BadRecordError as error:
             is_broken = True
             session.events.clear()

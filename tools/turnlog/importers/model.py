@@ -35,7 +35,8 @@ class ParsedEvent:
         turn_id: The turn it belongs to.
         speech_id: The utterance it belongs to.
         request_id: The request that caused it.
-        opening: Facts given when the session was created; on sequence 0 only.
+        opening: Facts given when the session was created; on the first event only.
+        base: What events before it added up to, that were purged; on the first event only.
         blobs: Names of contents that it refers to.
     """
 
@@ -53,6 +54,7 @@ class ParsedEvent:
     speech_id: str | None = None
     request_id: str | None = None
     opening: dict[str, Any] | None = None
+    base: dict[str, Any] | None = None
     blobs: list[str] | None = None
 
 

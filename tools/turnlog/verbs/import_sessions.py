@@ -97,6 +97,13 @@ class _Session:
     event_lines: Sequence[int] | None
     contents: list[Line]
 
+    @property
+    def first(self) -> int:
+        """Its first sequence; above 0 where it tells that what was before it was purged."""
+        line = self.lines[0]
+        first: int = 0 if line.get("opening") is None else line["sequence"]
+        return first
+
     def line_of(self, number: int | None) -> int | None:
         """The line of the file that holds an event, or else the session's first."""
         if number is None or self.event_lines is None or number >= len(self.event_lines):
@@ -217,7 +224,9 @@ def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) ->
         line["parent"] = event.parent if has_parents or is_control else head
         if not is_control:
             head = sequence
-        if number == 0:
+        if number == 0 and sequence and event.opening is not None:
+            line |= {"opening": event.opening, "base": event.base}  # what was before was purged
+        elif number == 0:
             line["opening"] = event.opening or opening or None
         for key in _FACTS:
             line[key] = getattr(event, key)
@@ -243,18 +252,22 @@ def _refuse_unfit(session: _Session) -> None:
     """
     head: int | None = None
     ids: set[str] = set()
+    first = session.first
+    knows_head = not first
     for number, line in enumerate(session.lines):
-        if line["sequence"] != number:
-            raise _RefusedError(f"sequence {number} is missing", number)
+        if line["sequence"] != first + number:
+            raise _RefusedError(f"sequence {first + number} is missing", number)
         is_control = line["kind"] in CONTROLS
+        if not knows_head and not is_control:
+            head, knows_head = line["parent"], True  # a purged event, or none
         if line["parent"] != (None if is_control else head):
             raise _RefusedError(
-                f"sequence {number} does not follow the event before it; sessions with branches "
+                f"sequence {first + number} does not follow the event before it; sessions with branches "
                 "cannot be imported",
                 number,
             )
         if not is_control:
-            head = number
+            head = first + number
         facts: dict[str, Any] = {key: line.get(key) for key in _FACTS}
         if facts["id"] in ids:
             raise _RefusedError(f"the id {terminal.quote(facts['id'])} occurs twice in it", number)
@@ -407,16 +420,26 @@ class _Batch:
         """
         _refuse_unfit(session)
         stored = self._store().tenant(session.tenant).session(session.name)
-        if not stored.exists:
+        info = stored.info()
+        if info is None:
             return session.lines
-        count = 0
+        if session.first > info.event_count:
+            raise _RefusedError(f"sequence {info.event_count} is missing", 0)
+        # What was purged, here or there, is not compared.
+        count = max(session.first, info.first_sequence) - session.first
         names = ContentNames.of_store(self._store())
-        for event, line in zip(stored.events(), session.lines, strict=False):
+        events = stored.events(session.first + count) if count < len(session.lines) else ()
+        for event, line in zip(events, session.lines[count:], strict=False):
             theirs = escape_line(line)
             ours = line_mapping(event, blobs=names.of(event))
+            if session.first or info.first_sequence:  # an opening may stand beside any first event
+                for each in (ours, theirs):
+                    each.pop("opening", None)
+                    each.pop("base", None)
             if "recorded_us" not in theirs:
                 del ours["recorded_us"]
             if encode_line(ours) != encode_line(theirs):
-                raise _RefusedError(f"the store holds another event at sequence {count}", count)
+                sequence = session.first + count
+                raise _RefusedError(f"the store holds another event at sequence {sequence}", count)
             count += 1
         return session.lines[count:]
