@@ -262,8 +262,8 @@ def _refuse_unfit(session: _Session) -> None:
             head, knows_head = line["parent"], True  # a purged event, or none
         if line["parent"] != (None if is_control else head):
             raise _RefusedError(
-                f"sequence {first + number} does not follow the event before it; sessions with branches "
-                "cannot be imported",
+                f"sequence {first + number} does not follow the event before it; sessions with "
+                "branches cannot be imported",
                 number,
             )
         if not is_control:
