@@ -47,6 +47,8 @@ from eventlog.limits import (
 )
 from eventlog.log import Log
 from eventlog.rebuild import OnProgress
+from eventlog.stats import KINDS as KINDS
+from eventlog.stats import log_stats
 from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
@@ -525,8 +527,14 @@ class Store(Tenant, Upkeep):
         return collect_blobs(self._log, seconds(timeout, "timeout"))
 
     def stats(self) -> dict[str, Any]:
-        """Counts, bytes on disk, and memory against its bounds; plain data."""
-        found = self._log.stats()
+        """How the store stands; plain data.
+
+        Counts, bytes on disk by kind (of pages, ``free_bytes`` beside them), how much segments,
+        dictionaries and blobs compress, and what memory takes, each figure with its bound under
+        the same name and ``_max``. Takes some milliseconds, and with many blobs about 3 µs each;
+        the ratio of segments is that of a sample.
+        """
+        found = log_stats(self._log)
         found["memory"]["fold_bytes"] = self._folds.byte_count
         found["memory"]["fold_bytes_max"] = self._folds.bytes_max
         return found

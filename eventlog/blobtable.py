@@ -390,14 +390,17 @@ def blob_usage(tables: ReadTables, pause: Callable[[], None]) -> dict[str, objec
             group[0] += 1
             group[1] += row.size
             group[2] += row.stored_bytes
+    content_bytes = sum([group[1] for group in by_codec.values()])
+    stored_bytes = sum([group[2] for group in by_codec.values()])
     streams = sum([row.address == NO_ADDRESS for _, row in pending_rows(tables)])
     return {
         "count": blobs,
         "references": references,
         "pending": unreferenced,
         "unfinished": streams,
-        "content_bytes": sum([group[1] for group in by_codec.values()]),
-        "stored_bytes": sum([group[2] for group in by_codec.values()]),
+        "content_bytes": content_bytes,
+        "stored_bytes": stored_bytes,
+        "ratio": round(content_bytes / stored_bytes, 2) if stored_bytes else None,
         "by_codec": _named(by_codec),
         "by_media_type": _named(by_type),
     }

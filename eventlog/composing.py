@@ -114,6 +114,11 @@ class Composer:
         """The tables of an open write transaction."""
         return WriteTables(transaction, self.environment.db, self._id_runs)
 
+    @property
+    def id_filter_bytes(self) -> tuple[int, int]:
+        """What filters of callers' ids take in memory, and may take."""
+        return self._id_runs.memory_bytes, self._id_runs.memory_bytes_max
+
     def reopened(self) -> None:
         """The environment was opened again: nothing that was known of it counts."""
         self._id_runs = IdRuns(self.environment.db["id"])

@@ -198,6 +198,11 @@ class LoadedDictionaries:
         self.loaded_max = loaded_max
         self._loaded: dict[int, Dictionary] = {}
 
+    @property
+    def count(self) -> int:
+        """How many are loaded; with its contexts each takes about 1 MiB."""
+        return len(self._loaded)
+
     def find(self, number: int, load: Callable[[int], DictionaryRow]) -> Dictionary:
         """A dictionary by number.
 

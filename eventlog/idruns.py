@@ -135,6 +135,11 @@ class IdRuns:
         """Bytes of filters kept in memory."""
         return self._filters_bytes
 
+    @property
+    def memory_bytes_max(self) -> int:
+        """What these may take."""
+        return self._filters_bytes_max
+
     def add_run(
         self, txn: lmdb.Transaction[bytes], entries: Sequence[tuple[bytes, int, int]]
     ) -> None:

@@ -24,11 +24,9 @@ from typing import Any, Final
 from eventlog.ack import Ack, wake
 from eventlog.arguments import flag, whole
 from eventlog.blobput import Streams
-from eventlog.blobtable import blob_usage
 from eventlog.body import decode_body, encode_plain
 from eventlog.configuring import Configure
 from eventlog.creation import create
-from eventlog.dictionary import dictionary_key
 from eventlog.environment import Environment, identity
 from eventlog.errors import (
     BusyError,
@@ -622,76 +620,6 @@ class Log:
         return True
 
     # State
-
-    def stats(self) -> dict[str, Any]:
-        """Counts, bytes by table, and memory against its bounds; plain data."""
-        environment = self.environment
-        index = self.index
-        machine = self.writer.machine
-        with self.views.transaction() as tables:
-            record = self.views.current(tables)
-            bytes_by_kind: dict[str, int] = {}
-            for name, handle in tables.tables.items():
-                found = tables.transaction.stat(handle)
-                pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
-                kind = name.partition(".")[0]
-                bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + pages * environment.page_bytes
-            segments = tables.transaction.stat(tables.tables["segment"])["entries"]
-            blobs = blob_usage(tables, lambda: CLOCK.sleep(0)) if tables.has("blob") else None
-            dictionaries = self._dictionary_facts(tables, record)
-        file_bytes = environment.file_bytes()
-        used = sum(bytes_by_kind.values())
-        return {
-            "events": record.last_position,
-            "sessions": record.sessions,
-            "tenants": record.tenants_made,
-            "last_position": record.last_position,
-            "hot_events": record.last_position - record.floor + 1,
-            "segments": segments,
-            "roll_ups": record.roll_ups,
-            "file_bytes": file_bytes,
-            "used_bytes": used,
-            "free_bytes": max(0, file_bytes - used),
-            "bytes": bytes_by_kind,
-            "memory": {
-                "queue_appends": len(machine.queue),
-                "queue_appends_max": machine.appends_max,
-                "queue_bytes": machine.byte_count,
-                "queue_bytes_max": machine.bytes_max,
-                "loose_bytes": index.kept_bytes,
-                "loose_bytes_max": index.bytes_max,
-                "names": len(index.states),
-                "names_max": index.names_max,
-                "segment_cache_bytes": self.cache.byte_count,
-                "segment_cache_bytes_max": self.cache.bytes_max,
-                "blob_streams": self.streams.count,
-                "blob_streams_max": self.streams.streams_max,
-            },
-            "blobs": blobs,
-            "dictionaries": dictionaries,
-            "options": asdict(self.options),
-        }
-
-    def _dictionary_facts(
-        self, tables: ReadTables, record: CommitRecord
-    ) -> dict[str, dict[str, Any] | str]:
-        """What each dictionary is, by its number; why it cannot be used, of a damaged one."""
-        facts: dict[str, dict[str, Any] | str] = {}
-        for number in range(1, record.dictionaries_made + 1):
-            if not tables.has_row("dict", dictionary_key(number)):
-                continue  # a vacuum left it out
-            try:
-                row = tables.load_dictionary(number)
-                facts[f"{number}"] = {
-                    "tenant": tables.load_tenant(row.tenant_number).name,
-                    "bytes": len(row.data),
-                    "sessions": len(row.sessions),
-                    "ratio": round(row.ratio, 2),
-                    "ratio_lately": self.dictionaries.ratio(row.tenant_number),
-                }
-            except CorruptionError as error:
-                facts[f"{number}"] = str(error)
-        return facts
 
     def health(self) -> dict[str, Any]:
         """How the store stands, from memory alone; plain data."""

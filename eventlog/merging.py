@@ -126,6 +126,11 @@ class Merges:
         self._sealed: OrderedDict[int, int] = OrderedDict()  # segments since the last look
         self._earned_us = 0
 
+    @property
+    def session_count(self) -> int:
+        """Entries of sessions in memory, at most twice ``MERGE_SESSIONS_MAX``."""
+        return len(self.waiting) + len(self._sealed)
+
     def note(self, sealing: Sealing) -> None:
         """Segments were sealed, and committed: their sessions are looked at after a few."""
         added: dict[int, int] = {}

@@ -31,6 +31,7 @@ from eventlog.limits import COMMIT_BYTES_MAX
 from eventlog.record import (
     BASE,
     CONTROL,
+    HEAD_KIND_BYTE,
     MESSAGE,
     Extension,
     Flag,
@@ -41,7 +42,7 @@ from eventlog.record import (
 from eventlog.roles import SPARE
 from eventlog.rollup import kept_in
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow, expose, protect
-from eventlog.segment import SegmentPrefix
+from eventlog.segment import HEAD_BYTES, SegmentPrefix
 
 if TYPE_CHECKING:
     from eventlog.rows import CommitRecord
@@ -52,7 +53,10 @@ REBUILD_KEY: Final = b"rebuild"
 STEP_BYTES_MAX: Final = COMMIT_BYTES_MAX  # decoded bytes of segments
 STEP_SESSIONS_MAX: Final = 2_048
 _PROGRESS: Final = Struct("<QQQ")
-_MARKED: Final = int(Flag.KEYED | Flag.NAMED)
+_FLAGGED: Final = {"key": int(Flag.KEYED), "id": int(Flag.NAMED)}
+_ROLLS_UP: Final = int(Flag.ROLLS_UP)
+_FLAGS_BYTE: Final = HEAD_KIND_BYTE + 2  # the low one, in a header
+_CONTROLS_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 
 Rows = list[tuple[bytes, bytes]]
 OnProgress = Callable[[str, int, int], None]
@@ -93,7 +97,7 @@ class Progress:
 class Recount:
     """The task that makes the counts in session rows anew, from the segments' prefixes.
 
-    With ``keys`` it counts the rows of ``key`` too, which must be right by then.
+    With ``keys`` it counts the rows of ``key``, which must be right by then, and nothing else.
 
     Attributes:
         events: Events that they count.
@@ -145,6 +149,9 @@ class Recount:
 
     def _count(self, tables: ReadTables, number: int, row: SessionRow) -> SessionRow:
         counted = row.copy()
+        if self._keys:
+            counted.keys = sum([1 for _ in tables.rows("key", U64.pack(number))])
+            return counted
         counted.segments = 0
         last: tuple[bytes, SegmentPrefix] | None = None
         for key, value in tables.rows("segment", U64.pack(number)):
@@ -153,8 +160,6 @@ class Recount:
             last = key, SegmentPrefix.unpack(key, value)
             counted.segments += 1
             self._pause()
-        if self._keys:
-            counted.keys = sum([1 for _ in tables.rows("key", U64.pack(number))])
         if last is None:
             return counted
         key, prefix = last
@@ -178,7 +183,7 @@ class Recount:
                 if not has_head and kind < CONTROL:
                     has_head = True
                     counted.head = segment.first_sequence + place
-                if not has_rolled and segment.flags(place) & Flag.ROLLS_UP:
+                if not has_rolled and segment.flags(place) & _ROLLS_UP:
                     has_rolled = True
                     counted.since_roll_up = since
                     event = segment.make(place, origin, Record)
@@ -279,11 +284,12 @@ class Rebuild:
             elif not row.is_gone:
                 if self.role == "state" and row.first and not sequence:
                     self._inline.add(self._base(tables, number, row))
-                for segment in self._segments(tables, number, row, sequence):
-                    left -= segment.memory_bytes
-                    self.events += segment.count
-                    sequence = segment.first_sequence + segment.count
-                    self._take(tables, number, row, segment, start.floor, rows, entries)
+                for stop, prefix, segment in self._segments(tables, number, row, sequence):
+                    self.events += prefix.count
+                    sequence = stop
+                    if segment is not None:
+                        left -= segment.memory_bytes
+                        self._take(tables, number, row, segment, start.floor, rows, entries)
                     self._pause()
                     if left <= 0 and sequence < row.sealed:
                         break
@@ -304,11 +310,30 @@ class Rebuild:
 
     def _segments(
         self, tables: ReadTables, number: int, row: SessionRow, sequence: int
-    ) -> Iterator[Segment]:
-        """A session's segments from a sequence on."""
+    ) -> Iterator[tuple[int, SegmentPrefix, Segment | None]]:
+        """A session's segments from a sequence on, decoded where they may hold what is wanted.
+
+        Gives the sequence after each, too.
+        """
         first = max(sequence, row.first)
-        if first < row.sealed:
-            yield from tables.segments(number, first, self._cache, kept_from=U64_MAX)
+        if first >= row.sealed:
+            return
+        only_controls = self.role == "state"
+        with tables.segment_cursor() as cursor:
+            found = cursor.set_range(PAIR.pack(number, first))
+            while found:
+                key, value = cursor.item()
+                if len(key) != PAIR.size:
+                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+                owner, last = PAIR.unpack(key)
+                if owner != number:
+                    return
+                prefix = SegmentPrefix.unpack(key, value)
+                segment = None
+                if not only_controls or prefix.kinds & _CONTROLS_BIT:
+                    segment = self._cache.load(tables, key, value, keep=False)
+                yield last + 1, prefix, segment
+                found = cursor.next()
 
     def _take(
         self,
@@ -322,21 +347,27 @@ class Rebuild:
     ) -> None:
         """Note the rows that a segment's events make."""
         origin = Origin(number, row.tenant, row.name)
+        if self.role == "state":
+            for place, kind in enumerate(segment.kinds):
+                if kind >= CONTROL:
+                    event = segment.make(place, origin, Record)
+                    self._inline.add(changes_of(self._projections, event))
+                    self._pause()
+            return
+        flag = _FLAGGED[self.role]
         secret = b""
-        for place in range(segment.count):
-            if self.role == "state" and segment.kinds[place] >= CONTROL:
-                event = segment.make(place, origin, Record)
-                self._inline.add(changes_of(self._projections, event))
-            if not segment.flags(place) & _MARKED:
+        for place, flags in enumerate(segment.heads[_FLAGS_BYTE::HEAD_BYTES]):
+            if not flags & flag:
                 continue
             event = segment.make(place, origin, Record)
-            marks = decode_extension(event.extension, event.flags, event)
-            if self.role == "key" and event.flags & Flag.KEYED:
+            if self.role == "key":
+                marks = decode_extension(event.extension, event.flags, event)
                 rows.append(_key_row(number, event, marks))
-            elif self.role == "id" and event.flags & Flag.NAMED and event.position < floor:
+            elif event.position < floor:
+                marks = decode_extension(event.extension, event.flags, event)
                 secret = secret or tables.load_tenant(row.tenant_number).secret
-                hashed = id_digest(secret, marks[Extension.ID])
-                entries.append((hashed, number, event.sequence))
+                entries.append((id_digest(secret, marks[Extension.ID]), number, event.sequence))
+            self._pause()
 
     def _base(
         self, tables: ReadTables, number: int, row: SessionRow

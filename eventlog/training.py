@@ -141,6 +141,11 @@ class TenantDictionaries:
             if tally.content_bytes >= tally.needed_bytes:
                 self._decide(tenant_number, tally)
 
+    @property
+    def tenant_count(self) -> int:
+        """Tenants of which it is counted how well they compress."""
+        return len(self._tallies)
+
     def ratio(self, tenant_number: int) -> float | None:
         """How many times smaller a tenant's segments became lately."""
         tally = self._tallies.get(tenant_number)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog.limits import DUE_EVENTS
 from turnlog import stores
 from turnlog.exits import ExitCode
 
@@ -319,17 +320,21 @@ def test_stats(turnlog: Any, calls: Path) -> None:
     rows = [line.split(maxsplit=1) for line in turnlog("stats", calls).out.splitlines()]
     assert ["events", "5"] in rows
     assert ["queue_bytes", "0 B of 64.0 MiB"] in rows
+    assert ["hot_events", "5 of 192,512"] in rows
+    texts = dict([row for row in rows if len(row) == 2])
+    assert texts["log"].endswith("%  events as they came")
+    assert texts["free"].endswith("pages for what comes")
 
 
 def test_check_says_which_keys_it_counts(turnlog: Any, tmp_path: Path) -> None:
     """It counted those of sealed events, and called them all."""
     with Store.open(tmp_path / "store") as store:
-        for number in range(40):
+        for number in range(DUE_EVENTS + 20):
             body = {"role": "user", "content": f"{number}"}
-            store.session("s").append(body, idempotency_key=f"k{number}").result()
+            store.session("s").append(body, idempotency_key=f"k{number}")
     report = json.loads(turnlog("check", tmp_path / "store", "--json").out)
     keys = report["counts"]["keys"]
-    assert 0 < keys <= 40
+    assert 0 < keys <= DUE_EVENTS + 20
     out = turnlog("check", tmp_path / "store").out
     assert f", {keys} keys of sealed events" in out
     assert "0 ids of events cut from the hot log" in out

@@ -24,6 +24,7 @@ from eventlog.errors import (
 from eventlog.failpoints import failpoints, raise_
 from eventlog.limits import MIB
 from eventlog.seams import CLOCK
+from eventlog.stats import KINDS, SAMPLED_SEGMENTS
 from tests.model.staging import HANG_S, halted, in_threads, once, run_script
 
 NOT_STORED: list[dict[str, Any]] = [
@@ -340,15 +341,42 @@ def test_every_memory_figure_stands_beside_its_bound(checked_store: Callable[...
     memory = stats["memory"]
     figures = [name for name in memory if not name.endswith("_max")]
     assert set(memory) == {*figures, *[f"{name}_max" for name in figures]}
-    assert {"queue_appends", "queue_bytes", "loose_bytes", "names", "segment_cache_bytes"} <= set(
-        figures
-    )
+    assert set(figures) == {
+        *("queue_appends", "queue_bytes", "hot_events", "loose_bytes", "names"),
+        *("segment_cache_bytes", "fold_bytes", "id_filter_bytes", "merge_sessions"),
+        *("dictionaries", "dictionary_tenants", "blob_streams", "blob_stream_bytes"),
+    }
     for name in figures:
         assert 0 <= memory[name] <= memory[f"{name}_max"], name
     assert (stats["events"], stats["sessions"], stats["tenants"]) == (1_000, 200, 1)
     assert stats["last_position"] == 1_000
     assert stats["used_bytes"] + stats["free_bytes"] == stats["file_bytes"]
     assert sum(stats["bytes"].values()) == stats["used_bytes"]
+    assert set(stats["bytes"]) == set(KINDS)
+    compression = stats["compression"]
+    assert compression["sampled_segments"] == 200
+    assert compression["content_bytes"] > 200 * 500 > compression["stored_bytes"]
+    assert compression["ratio"] > 2
+
+
+def test_the_ratio_of_segments_is_of_a_sample(checked_store: Callable[..., Store]) -> None:
+    store = checked_store(snapshot_frequency=2)
+    assert store.stats()["compression"]["ratio"] is None
+    for number in range(SAMPLED_SEGMENTS + 40):
+        store.session(f"s{number}").append_many([{"content": "x" * 500}] * 2)
+    store.flush(HANG_S)
+    found = store.stats()
+    assert found["segments"] == SAMPLED_SEGMENTS + 40
+    assert found["compression"]["sampled_segments"] == SAMPLED_SEGMENTS
+
+
+def test_stats_of_blobs_tell_what_kinds_took(checked_store: Callable[..., Store]) -> None:
+    store = checked_store()
+    text = store.blobs.put(b"the same again " * 4_000, media_type="text/plain")
+    store.session("s").append({"role": "user"}, blobs=[text]).result(HANG_S)
+    blobs = store.stats()["blobs"]
+    assert blobs["by_media_type"]["text"]["content_bytes"] == 60_000 == blobs["content_bytes"]
+    assert blobs["ratio"] == round(60_000 / blobs["stored_bytes"], 2) > 10
 
 
 def test_a_full_quota_refuses_appends_and_nothing_else(checked_store: Callable[..., Store]) -> None:

@@ -419,7 +419,7 @@ def tail(
     epilog=example("turnlog stats calls.turnlog"),
 )
 def stats(store: StorePath, as_json: AsJson = False) -> None:
-    """Show what a store holds and what it takes on disk."""
+    """Show what a store holds, what it takes on disk, and memory against its bounds."""
     from turnlog.verbs import show_stats
 
     leave(show_stats.run(store, as_json=as_json))
