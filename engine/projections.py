@@ -11,6 +11,7 @@ from engine.variables import (
     PROJECTION,
     StoredVariable,
     changed_by,
+    decode_row,
     decode_variables,
     subkey_of,
 )
@@ -36,6 +37,10 @@ class VariablesProjection:
         """See ``InlineProjection``."""
         variables = decode_base(_event(event)).variables
         return {subkey_of(key): stored.content() for key, stored in variables.items()}
+
+    def sequence_of(self, content: bytes) -> int:
+        """See ``InlineProjection``."""
+        return decode_row(content, "variable").sequence
 
 
 PROJECTIONS: Final[tuple[InlineProjection, ...]] = (VariablesProjection(),)

@@ -61,6 +61,13 @@ class InlineProjection(Protocol):
             CorruptionError: Its body is none of a base.
         """
 
+    def sequence_of(self, content: bytes) -> int:
+        """Sequence of the event that made a row.
+
+        Raises:
+            CorruptionError: It is the content of none of its rows.
+        """
+
 
 def state_key(number: int, projection: int, subkey: bytes = b"") -> bytes:
     """Key of a row, or the prefix of all rows of a projection, in ``state``."""

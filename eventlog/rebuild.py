@@ -25,7 +25,7 @@ from eventlog import roles
 from eventlog.admission import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
-from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of
+from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of, state_key
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import COMMIT_BYTES_MAX
 from eventlog.record import (
@@ -282,7 +282,10 @@ class Rebuild:
             if self.role in ("name", "activity"):
                 rows += _rows_of(self.role, number, row)
             elif not row.is_gone:
-                if self.role == "state" and row.first and not sequence:
+                if self.role == "state" and row.first > sequence:
+                    # Also when a purge came in between: what it removed nobody can read any more.
+                    made = tables.rows(SPARE, U64.pack(number))
+                    self._inline.add({key: None for key, _ in made})
                     self._inline.add(self._base(tables, number, row))
                 for stop, prefix, segment in self._segments(tables, number, row, sequence):
                     self.events += prefix.count
@@ -385,15 +388,14 @@ class Rebuild:
             if segment.first_sequence <= row.first:
                 break
         # The base is loose: the rows that purged events made stand as they are.
-        contents = {
-            key: expose(key, value, f"state {key.hex()}")
-            for key, value in tables.rows("state", U64.pack(number))
-        }
-        return {
-            key: content
-            for key, content in contents.items()
-            if int.from_bytes(content[:8], "little") < row.first
-        }
+        found: dict[bytes, bytes | None] = {}
+        for projection in self._projections:
+            for key, value in tables.rows("state", state_key(number, projection.number)):
+                content = expose(key, value, f"state {key.hex()}")
+                if projection.sequence_of(content) < row.first:
+                    found[key] = content
+                self._pause()
+        return found
 
     def _name_tenants(self, tables: WriteTables, record: CommitRecord) -> None:
         rows: Rows = []
