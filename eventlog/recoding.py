@@ -12,6 +12,8 @@ Invariants:
     2. A dictionary that is damaged is kept, and so is what names it: nobody knows what is in it.
     3. What has a dictionary to get rid of is written again; what has not, only where that is
        smaller, and where it is damaged it stays as it is.
+    4. Of a session whose row is missing or damaged nobody knows whether anything was removed, so
+       its dictionaries go too. Nothing is lost by that, and the rest of the store is rewritten.
 """
 
 from __future__ import annotations
@@ -89,11 +91,7 @@ class Recoding:
 
 
 def recoding_of(tables: ReadTables) -> Recoding:
-    """What a store needs as one transaction shows it.
-
-    Raises:
-        CorruptionError: A session's row is damaged, so that nobody knows what was removed.
-    """
+    """What a store needs as one transaction shows it."""
     stale: dict[int, Dictionary] = {}
     fresh: dict[int, Dictionary] = {}
     others: dict[int, Dictionary] = {}
@@ -124,6 +122,9 @@ def _tenants_of(tables: ReadTables) -> TenantOf:
 
 
 def _has_gone(tables: ReadTables, number: int) -> bool:
-    """Whether events of a session were removed."""
-    row = tables.load_row(number)
+    """Whether events of a session were removed, or may have been (invariant 3)."""
+    try:
+        row = tables.load_row(number)
+    except CorruptionError:
+        return True
     return row.is_gone or row.first > 0

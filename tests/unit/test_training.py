@@ -27,7 +27,7 @@ from eventlog.sealing import Sealing
 from eventlog.segment import Run, SegmentPrefix, decode_segment, join_segments
 from eventlog.tables import SegmentCache
 from eventlog.training import TenantDictionaries, collect
-from tests.damaged_store import put, rows
+from tests.damaged_store import flipped, put, rows
 from tests.format import independent
 from tests.format.make_store import STORES
 
@@ -443,6 +443,35 @@ def test_a_vacuum_after_an_erase_takes_the_sentences_along(path: Path) -> None:
         assert list(dictionaries(store)) == ["2", "3"]
         assert numbers(store, "acme")[-1] == 3
         assert store.check().ok
+
+
+@pytest.mark.parametrize("damage", [lambda value: None, flipped], ids=["missing", "damaged"])
+def test_a_vacuum_does_not_need_every_session_row(
+    path: Path, damage: Callable[[bytes], bytes | None]
+) -> None:
+    """A dictionary names the sessions that it was trained on, and vacuum reads their rows.
+
+    One row that could not be read made it refuse the whole store, which check alone should tell.
+    """
+    with Store.open(path, create=False) as store, store._log.views.transaction() as tables:
+        row = tables.load_dictionary(1)
+        name = tables.load_row(row.sessions[3]).name
+        value = tables.transaction.get(U64.pack(row.sessions[3]), db=tables.tables["session"])
+    assert value is not None
+    put(path, ("session", U64.pack(row.sessions[3]), damage(value)))
+    with Store.open(path, create=False) as store:
+        before = store.check().findings
+        history = store.tenant("acme").session("call-270").history()
+    Store.vacuum(path)
+    assert row.data not in (path / "data.mdb").read_bytes()
+    with Store.open(path, create=False) as store:
+        after = store.check().findings
+        assert [(each.where, each.message) for each in after] == [
+            (each.where, each.message) for each in before
+        ]
+        assert list(dictionaries(store)) == ["2"]
+        assert name != "call-270"
+        assert store.tenant("acme").session("call-270").history() == history
 
 
 def test_another_dictionary_of_the_tenant_takes_over(made: Path) -> None:
