@@ -152,6 +152,7 @@ class _Check:
             self._check_dictionaries,
             self._marks.check_runs,
             self._check_blocks,
+            self._find_bases,
             self._check_segments,
             self._state.check_rows,
             self._check_rows,
@@ -367,6 +368,9 @@ class _Check:
         if first < stop:
             which = f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
             self._report.add(f"order block {which}", "is missing")
+
+    def _find_bases(self) -> None:
+        self._state.find_bases(self._record)
 
     def _check_segments(self) -> None:
         for key, value in self._items("segment", 16):

@@ -13,7 +13,7 @@ from engine import CorruptionError, Store
 from engine.variables import PROJECTION, StoredVariable, subkey_of
 from eventlog.inline import state_key
 from eventlog.rows import SessionRow, protect
-from tests.damaged_store import flipped, opened, put
+from tests.damaged_store import flipped, hot_row, opened, put
 
 SESSION = 1
 KEY = state_key(SESSION, PROJECTION, subkey_of("a"))
@@ -97,3 +97,61 @@ def test_a_session_s_row_says_what_rolled_up(path: Path, changes: dict[str, int]
     with Store.open(path) as store:
         [finding] = store.check().findings
     assert next(iter(changes)) in finding.message
+
+
+def purged(path: Path, *, is_all: bool) -> bytes:
+    """A session whose base is loose, with sealed events behind it or none; the row of ``a``."""
+    with Store.open(path, snapshot_frequency=2) as store:
+        call = store.session("s")
+        call.update_state({"a": 1, "b": [2], "gone": 0})
+        for number in range(9):
+            call.append({"n": number})
+        call.update_state({"c": None, "b": 3}, delete=["gone"])
+        store.flush()
+        info = call.info()
+        assert info is not None and info.unsealed_count == 0
+        call.purge(info.event_count if is_all else 5).result()
+        other = store.session("other")  # purged as well, and no event ever made a row of it
+        other.append({"n": 1}).result()
+        other.purge(1).result()
+        assert store.check().ok
+        for each in (call, other):
+            info = each.info()
+            assert info is not None and info.unsealed_count == 1  # its base
+    return get(path, "state", KEY)
+
+
+@pytest.mark.parametrize("is_all", [False, True], ids=["sealed events left", "none left"])
+@pytest.mark.parametrize("what", [*CHANGES, "no event made this row of a gone session", "nothing"])
+def test_a_loose_base_tells_what_rows_there_are(store_path: Path, what: str, is_all: bool) -> None:
+    """While the base of a purge was loose, check compared none of its session's rows.
+
+    So variables that were lost beside a purge did not show, nor rows too many.
+    """
+    purged(store_path, is_all=is_all)
+    if what == "no event made this row of a gone session":
+        with Store.open(store_path) as store:
+            store.session("other").delete().result()
+            store.flush()
+    if what != "nothing":
+        change = CHANGES.get(what, CHANGES["no event made this row of a session without any"])
+        put(store_path, change(store_path))
+    with Store.open(store_path) as store:
+        report = store.check()
+    wanted = [] if what == "nothing" else [what.split(" of a ")[0]]
+    assert [finding.message for finding in report.findings] == wanted
+
+
+@pytest.mark.parametrize("is_all", [False, True], ids=["sealed events left", "none left"])
+def test_a_damaged_loose_base_is_one_finding(store_path: Path, is_all: bool) -> None:
+    """Nothing is said of rows that nothing tells any more."""
+    purged(store_path, is_all=is_all)
+    with Store.open(store_path, read_only=True) as store:
+        position = next(
+            each.position for each in store.session("s").events() if each.kind == "base"
+        )
+    table, key, value = hot_row(store_path, position)
+    put(store_path, (table, key, flipped(value)), CHANGES["row is missing"](store_path))
+    with Store.open(store_path) as store:
+        report = store.check()
+    assert [finding.where for finding in report.findings] == [f"log {position}"]
