@@ -375,12 +375,21 @@ class Composer:
             if index.transaction == record.transaction:
                 return
         log = tables.hot_log(record)
+
+        def sealed_at(number: int, sequence: int) -> int | None:
+            try:
+                event = tables.read_event(number, sequence, self._cache)
+            except CorruptionError:
+                return None
+            return None if event is None else event.position
+
         index.catch_up(
             record,
             lambda first: log.read(PARTITION, first, record.last_position - first + 1),
             tables.load_row,
             self.secrets.id_hash(tables),
             pause,
+            sealed_at,
         )
 
     def _over_quota(self, tables: WriteTables, batch: list[Ack]) -> QuotaExceededError | None:

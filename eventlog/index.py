@@ -272,6 +272,7 @@ class LooseIndex:
         load_row: Callable[[int], SessionRow],
         id_hash: Callable[[int, str], bytes],
         pause: Callable[[], None],
+        sealed_at: Callable[[int, int], int | None] = lambda number, sequence: None,
     ) -> None:
         """Apply what others committed, as seen by one transaction.
 
@@ -281,6 +282,8 @@ class LooseIndex:
             load_row: A session's row, by number.
             id_hash: Keyed hash of a caller's id, by tenant number.
             pause: Lets the GIL go when the slice is used up.
+            sealed_at: Position of a sealed event, by session number and sequence; asked only
+                where a record is damaged.
         """
         with self.lock:
             if record.transaction <= self.transaction:
@@ -297,7 +300,7 @@ class LooseIndex:
                     position = U64.unpack(key)[0]
                     if position != self.position + 1:
                         raise CorruptionError("position is missing", where=f"log {position - 1}")
-                    self._apply(position, key, value, load_row, id_hash)
+                    self._apply(position, key, value, load_row, id_hash, sealed_at)
                     if not position & 31:
                         pause()
                 if self.position < record.last_position:
@@ -315,11 +318,12 @@ class LooseIndex:
         value: bytes,
         load_row: Callable[[int], SessionRow],
         id_hash: Callable[[int, str], bytes],
+        sealed_at: Callable[[int, int], int | None],
     ) -> None:
         try:
             verify_record(key, value)
         except CorruptionError as error:
-            self._apply_damaged(position, value, str(error), load_row)
+            self._apply_damaged(position, value, str(error), load_row, sealed_at)
             return
         number, sequence = _PLACE.unpack_from(value, CHECKSUM_BYTES)
         state = self.states.get(number)
@@ -374,7 +378,12 @@ class LooseIndex:
         self.position = position
 
     def _apply_damaged(
-        self, position: int, value: bytes, reason: str, load_row: Callable[[int], SessionRow]
+        self,
+        position: int,
+        value: bytes,
+        reason: str,
+        load_row: Callable[[int], SessionRow],
+        sealed_at: Callable[[int, int], int | None],
     ) -> None:
         """Keep the place of a record that cannot be trusted, if its header still makes sense."""
         self.damaged[position] = reason
@@ -393,6 +402,14 @@ class LooseIndex:
                 state.next = state.draft_next = sequence + 1
                 state.last_position = position
                 state.lost = state.lost or position
+                self._note_hot(state, sequence, len(value), 0)
+                self.position = position
+                return
+            if (
+                state is not None
+                and sequence < state.loose.base
+                and sealed_at(number, sequence) == position  # so its header is right
+            ):
                 self._note_hot(state, sequence, len(value), 0)
                 self.position = position
                 return

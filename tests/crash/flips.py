@@ -40,7 +40,7 @@ from tests.crash.pages import HEADER_BYTES, META_BYTES, PAGE_BYTES, Layout
 from tests.reference_store import KEYED, NAMED, SPECIAL
 
 HANG_S: Final = 30
-ALLOWED: Final = ("same", "found", "error", "refused", "rolled back")
+ALLOWED: Final = ("same", "found", "error", "wide", "refused", "rolled back")
 WRITTEN: Final = frozenset(
     {"key", "id", "name", "tenant", "session", "commit", "spare", "activity"}
 )
@@ -70,7 +70,10 @@ class Outcome:
     """What became of it.
 
     Attributes:
-        kind: One of ``ALLOWED``, or ``silent``, ``death``, ``hang``, ``untyped``, ``unnoticed``.
+        kind: ``same``; ``found`` by ``check`` alone; ``error``, of the right kind; ``wide``, such
+            errors for more than one session; ``refused`` by opening; ``rolled back`` by a commit,
+            which ``min_position`` tells. Not allowed are ``silent``, ``death``, ``hang``,
+            ``untyped``, and ``unnoticed`` by ``check``.
         details: What tells more.
         failed: Names of the reads that raised.
     """
@@ -244,7 +247,9 @@ class Specimen:
         report = store.check()
         assert all([finding.where and finding.message for finding in report.findings])
         if failed:
-            return Outcome("unnoticed" if report.ok else "error", first, failed)
+            if report.ok:
+                return Outcome("unnoticed", first, failed)
+            return Outcome("wide" if len(_sessions(failed)) > 1 else "error", first, failed)
         if report.ok:
             return Outcome("same")
         finding = report.findings[0]
@@ -283,6 +288,11 @@ class Specimen:
                     return None
         except CorruptionError:
             return None
+
+
+def _sessions(failed: Sequence[str]) -> set[str]:
+    """The sessions of which reads failed."""
+    return {name.split(" ")[1] for name in failed if "/" in name}
 
 
 def _difference(found: Any, expected: Any) -> str:

@@ -12,7 +12,7 @@ from engine import Store
 from eventlog.absent import require_absent
 from eventlog.errors import CorruptionError
 from eventlog.raw import DATA_FILE
-from tests.damaged_store import Row, flipped, put, rows
+from tests.damaged_store import Row, flipped, hot_row, put, rows
 from tests.model.staging import HANG_S
 
 
@@ -116,3 +116,26 @@ def test_only_the_rows_beside_a_key_are_looked_at(tmp_path: Path) -> None:
             for key in (bytes(1), bytes([5]), bytes([50])):
                 with pytest.raises(CorruptionError, match=r"^t [0-9a-f]{2}: checksum"):
                     require_absent(transaction, db, "t", key)
+
+
+def test_a_damaged_copy_of_a_sealed_event_is_nobodys_next_event(made: Path) -> None:
+    """A hot record that failed its checksum might have been the next event of any session, so none
+    could be read; but where a segment has the event at that position, its header is right.
+    """
+    with Store.open(made) as store:
+        with store._log.views.transaction() as tables:
+            row = tables.load_row(3)
+            event = tables.read_event(3, row.sealed - 1, store._log.cache)
+        assert event is not None and row.sealed > 1
+        names = [info.name for info in store.sessions().sessions]
+        histories = [store.session(name).history() for name in names]
+    put(made, _damaged(hot_row(made, event.position)))
+    with Store.open(made, read_only=True) as store:
+        assert [info.name for info in store.sessions().sessions] == names
+        assert [store.session(name).history() for name in names] == histories
+        assert not store.check().ok
+
+
+def _damaged(row: Row) -> Row:
+    table, key, value = row
+    return table, key, flipped(value)
