@@ -49,6 +49,7 @@ from eventlog.record import (
 )
 from eventlog.rollup import NEVER, ROLLS_UP, RollUpOptions, kept_of
 from eventlog.rows import NO_SEQUENCE, CommitRecord, KeyedResult, SessionRow
+from eventlog.strays import is_proven
 
 _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
 _KEYED: Final = int(Flag.KEYED)
@@ -257,6 +258,7 @@ class LooseIndex:
         self.stale_activity: deque[tuple[int, int]] = deque()
         self.damaged: dict[int, str] = {}
         self.last_lost = 0  # newest position whose record does not tell its session
+        self.strays: dict[int, tuple[int, int]] = {}  # of such: session number, sequence it claims
         self.unsealable: dict[int, str] = {}  # sessions whose events stay hot, and why
 
     # Following the log
@@ -307,6 +309,8 @@ class LooseIndex:
                     raise CorruptionError(
                         "newest positions are missing", where=f"log {self.position + 1}"
                     )
+            if self.strays:
+                self._settle_strays(load_row)
             self.drop_before(record.floor)
             self.forget()
             self.transaction = record.transaction
@@ -420,7 +424,26 @@ class LooseIndex:
         self.damaged[position] = reason
         self._note_hot(LOST, 0, len(value), 0)
         self.last_lost = position
+        is_whole = len(value) >= HEADER_BYTES
+        self.strays[position] = _PLACE.unpack_from(value, CHECKSUM_BYTES) if is_whole else (0, 0)
         self.position = position
+
+    def _settle_strays(self, load_row: Callable[[int], SessionRow]) -> None:
+        """Find whose the strays are, as what came after them shows."""
+        for position, (number, sequence) in list(self.strays.items()):
+            place = position - self.floor
+            if place < 0 or not is_proven(self.hot, self.hot_sequences, place, number, sequence):
+                continue
+            try:
+                state = self.states.get(number) or self.adopt(number, load_row(number))
+            except CorruptionError:
+                continue
+            if sequence >= state.loose.base:
+                continue  # the loose events after it were counted without it
+            self.hot[place], self.hot_sequences[place] = state, sequence
+            del self.strays[position]
+            if self.last_lost == position:
+                self.last_lost = max(self.strays, default=0)
 
     def adopt(self, number: int, row: SessionRow) -> SessionState:
         """Put a session into memory."""
@@ -527,6 +550,8 @@ class LooseIndex:
             hot, sequences = self.hot, self.hot_sequences
             index = self.scan - self.floor
             stop = len(hot)
+            if self.damaged:  # nothing is cut that may be the only trace of an event
+                stop = min(stop, max(index, min(self.damaged) - self.floor))
             while index < stop and sequences[index] < hot[index].loose.base:
                 index += 1
             self.scan = self.floor + index

@@ -312,9 +312,8 @@ def collect(
         slice_us = CLOCK.monotonic_us()
         count = 0
         with read() as tables:
-            record = tables.commit_record()  # tells which database has the activity
             if is_first:
-                found.removals = record.removals
+                found.removals = tables.commit_record().removals
                 is_first = False
             for position, number in tables.activity(tenant_number, before):
                 before = position

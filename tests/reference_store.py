@@ -67,7 +67,7 @@ def make(path: Path) -> None:
         _remove(store, random)
         _write_blobs(store, random)
         store.flush()
-        store._log.writer.merges.note = lambda _: None  # type: ignore[method-assign]
+        store._log.writer.composer.merges.note = lambda _: None  # type: ignore[method-assign]
         _write_loose(store, random)
     Store.vacuum(path)  # free pages are not what is to be damaged; what follows leaves some
     _leave_pending(path, random)
@@ -194,7 +194,7 @@ def _write_loose(store: Store, random: Random) -> None:
 
 def _leave_pending(path: Path, random: Random) -> None:
     """A rebuild that was stopped, and a removal of which nothing is done; an append is last."""
-    from eventlog import rebuild, removal
+    from eventlog import rebuild, reclaim
 
     stop = raise_(UsageError("stopped"))
     with Store.open(path) as store:
@@ -210,7 +210,7 @@ def _leave_pending(path: Path, random: Random) -> None:
             suppress(UsageError),
         ):
             store.rebuild()
-        with patch.object(removal, "COMMIT_REMOVED_MAX", 0):
+        with patch.object(reclaim, "COMMIT_REMOVED_MAX", 0):
             session.delete().result()
             store.session("loose").append({"role": "user", "content": "the last"}).result()
             with suppress(TurnlogError):

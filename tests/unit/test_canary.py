@@ -116,7 +116,6 @@ def train(store: Store) -> None:
     ).result(HANG_S)
     store.flush()
     with store._log.views.transaction() as tables:
-        tables.commit_record()
         number = tables.find_tenant(TENANT)
     assert number is not None
     store.configure(dictionaries=True)
@@ -127,7 +126,6 @@ def train(store: Store) -> None:
 
 def live(tables: ReadTables) -> Iterator[tuple[str, bytes]]:
     """Every row of every table, decompressed; dictionaries apart."""
-    tables.commit_record()
     for table in tables.tables:
         for key, value in tables.rows(table):
             yield ("dictionary" if table == "dict" else table), key + value

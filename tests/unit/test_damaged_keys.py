@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -12,6 +13,7 @@ from engine import Store
 from eventlog.absent import require_absent
 from eventlog.errors import CorruptionError
 from eventlog.raw import DATA_FILE
+from eventlog.strays import is_proven
 from tests.damaged_store import Row, flipped, hot_row, put, rows
 from tests.model.staging import HANG_S
 
@@ -58,7 +60,6 @@ def test_a_session_whose_name_is_hidden_is_not_one_that_is_not_there(made: Path,
     flip_key(made, names[0], bit)
     with Store.open(made) as store:
         with store._log.views.transaction() as tables:
-            tables.commit_record()
             with pytest.raises(CorruptionError, match=r"^name "):
                 tables.find_session(("", "s3"))
             assert tables.find_session(("", "s4")) is not None
@@ -139,3 +140,45 @@ def test_a_damaged_copy_of_a_sealed_event_is_nobodys_next_event(made: Path) -> N
 def _damaged(row: Row) -> Row:
     table, key, value = row
     return table, key, flipped(value)
+
+
+@pytest.mark.parametrize("how", ["erase", "delete", "purge"])
+@pytest.mark.parametrize("place", [8, 16, 30, 70])
+def test_damage_of_what_is_void_is_nobodys_next_event(
+    store_path: Path, how: str, place: int
+) -> None:
+    """The same for events that no segment has: those beside a damaged one show whose it is."""
+    with Store.open(store_path) as store:
+        for name in ("a", "b", "c"):
+            for number in range(5):
+                store.session(name).append(said(f"{name}{number}")).result(HANG_S)
+        session = store.session("b")
+        if how == "erase":
+            session.erase(HANG_S)
+        elif how == "delete":
+            session.delete().result(HANG_S)
+        else:
+            session.purge(4).result(HANG_S)
+        histories = [store.session(name).history() for name in ("a", "c")]
+    table, key, value = hot_row(store_path, 7)
+    put(store_path, (table, key, flipped(value, place)))
+    with Store.open(store_path, read_only=True) as store:
+        for name, history in zip(("a", "c"), histories, strict=True):
+            session = store.session(name)
+            if place in (8, 16):  # its session number or sequence: nobody knows whose it was
+                continue
+            assert session.history() == history
+            assert [event.body for event in session.events()] == history
+            assert session.info() is not None
+        assert not store.check().ok
+
+
+def test_what_proves_whose_a_record_is() -> None:
+    hot = [SimpleNamespace(number=number) for number in (1, 2, 0, 1, 2, 1, 0)]
+    sequences = [4, 7, 0, 5, 9, 7, 0]
+    assert is_proven(hot, sequences, 2, 2, 8)
+    assert not is_proven(hot, sequences, 2, 1, 8)  # 5 is there
+    assert not is_proven(hot, sequences, 2, 2, 9)
+    assert not is_proven(hot, sequences, 6, 1, 8)  # it may be another session's last
+    assert not is_proven(hot, sequences, 0, 1, 4)  # what was before it was cut
+    assert not is_proven(hot, sequences, 2, 3, 0)
