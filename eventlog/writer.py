@@ -605,6 +605,8 @@ class Writer:
 def _as_ours(error: BaseException, where: Path) -> TurnlogError:
     if isinstance(error, TurnlogError):
         return error
+    if isinstance(error, SystemError) and isinstance(error.__cause__, LmdbError):
+        error = error.__cause__  # LMDB's binding gave a result, and set an error beside it
     if isinstance(error, LmdbError):
         return map_error(error, str(where))
     if isinstance(error, OSError):

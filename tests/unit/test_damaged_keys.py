@@ -11,9 +11,10 @@ import pytest
 
 from engine import Store
 from eventlog.absent import require_absent
-from eventlog.errors import CorruptionError
+from eventlog.errors import CorruptionError, StoreUnavailableError
 from eventlog.raw import DATA_FILE
 from eventlog.strays import is_proven
+from eventlog.writer import _as_ours
 from tests.damaged_store import Row, flipped, hot_row, put, rows
 from tests.model.staging import HANG_S
 
@@ -182,3 +183,12 @@ def test_what_proves_whose_a_record_is() -> None:
     assert not is_proven(hot, sequences, 6, 1, 8)  # it may be another session's last
     assert not is_proven(hot, sequences, 0, 1, 4)  # what was before it was cut
     assert not is_proven(hot, sequences, 2, 3, 0)
+
+
+def test_an_error_that_the_binding_set_beside_a_result_is_still_lmdbs(tmp_path: Path) -> None:
+    """Deleting a row beside a damaged page was "not written: SystemError", which helps nobody."""
+    error = SystemError("returned a result with an exception set")
+    error.__cause__ = lmdb.CorruptedError("mdb_cursor_get: MDB_CORRUPTED")
+    assert isinstance(_as_ours(error, tmp_path), CorruptionError)
+    error.__cause__ = None
+    assert isinstance(_as_ours(error, tmp_path), StoreUnavailableError)
