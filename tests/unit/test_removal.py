@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog import removal
 from eventlog.errors import QuotaExceededError, SessionGoneError, SessionNotFoundError
 from eventlog.limits import HOT_TABLE_POSITIONS
 
@@ -107,6 +108,23 @@ def test_many_sessions_are_deleted_in_few_commits(store: Store) -> None:
     assert store.health()["commits"] - before <= 40
     store.flush()
     assert store.sessions().sessions == []
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+def test_all_of_many_removals_come_to_their_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """One of a session without keys or segments deletes no row but its own."""
+    monkeypatch.setattr(removal, "COMMIT_REMOVED_MAX", 8)
+    sessions = [store.session(f"s{number}") for number in range(100)]
+    for session in sessions:
+        session.append_many([said("x")] * (40 if sealed and session is sessions[-1] else 1))
+    store.flush()
+    for ack in [session.delete() for session in sessions]:
+        ack.result()
+    store.flush()
+    with store._log.views.transaction() as tables:
+        assert list(tables.rows("removal")) == []
 
 
 def test_an_iterator_over_a_deleted_session_ends(store: Store) -> None:
