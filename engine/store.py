@@ -482,7 +482,9 @@ class Store(Tenant, Upkeep):
             progress: Called after each step with a table's name, the sessions that are through
                 for it, and how many there are; on the writer's thread, so keep it short.
         """
-        return rebuild(self._log, callback(progress, "progress"))
+        callback(progress, "progress")
+        self._refuse_closed()
+        return rebuild(self._log, progress)
 
     async def rebuild_async(self) -> RebuildReport:
         """``rebuild`` on the store's pool."""
@@ -524,7 +526,9 @@ class Store(Tenant, Upkeep):
             TimeoutError: Not done in time; what went is gone, the rest goes with the next.
             CorruptionError: Rows of some blobs are damaged; these stay, and all others went.
         """
-        return collect_blobs(self._log, seconds(timeout, "timeout"))
+        wait_s = seconds(timeout, "timeout")
+        self._refuse_closed()
+        return collect_blobs(self._log, wait_s)
 
     def stats(self) -> dict[str, Any]:
         """How the store stands; plain data.

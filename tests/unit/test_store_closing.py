@@ -372,8 +372,9 @@ def test_two_handles_of_one_process_share_the_store(store_path: Path) -> None:
     assert second.session("s").history() == [{"n": 0}]
     waiting = first.session("s").append({"n": 1})
     first.close()
-    with pytest.raises(StoreClosedError):
-        first.session("s").append({"n": 9})
+    for write in (lambda: first.session("s").append({"n": 9}), first.rebuild, first.collect_blobs):
+        with pytest.raises(StoreClosedError):
+            write()
     second.session("s").append({"n": 2}).result(HANG_S)
     assert waiting.result(HANG_S).first == 1
     second.close()
