@@ -44,11 +44,16 @@ class ErasureReceipt:
     dictionaries: tuple[int, ...] = ()
 
 
-def require_removal(log: Log) -> None:
-    """Raise for a store of a format version that cannot remove events."""
+def require_removal(log: Log, what: str = "remove events") -> None:
+    """Raise for a store of a format version that cannot remove events.
+
+    Args:
+        log: The store.
+        what: What it cannot do.
+    """
     if log.environment.version < REMOVAL_VERSION:
         raise FormatVersionError(
-            f"a store of format version {log.environment.version} cannot remove events",
+            f"a store of format version {log.environment.version} cannot {what}",
             found=log.environment.version,
             supported=FORMAT_VERSION,
             hint="Upgrade it: turnlog upgrade.",

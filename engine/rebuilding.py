@@ -29,7 +29,7 @@ class RebuildReport:
 
 def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     """Run the tasks in the order in which one needs the other."""
-    require_removal(log)
+    require_removal(log, "be rebuilt")
     recount = Recount(log.cache, log.writer.pause, progress)
     log.writer.run(recount)
     for role in REBUILT:

@@ -206,7 +206,8 @@ class Upkeep:
         Raises:
             UsageError: A value makes no sense; nothing was changed.
             ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
-            FormatVersionError: ``max_messages`` or dictionaries in a store of format version 1.
+            FormatVersionError: ``max_messages`` or ``dictionaries`` in a store of format version 1,
+                which has no place for them.
         """
         given = {
             "snapshot_frequency": snapshot_frequency,
@@ -218,7 +219,7 @@ class Upkeep:
         self._refuse_closed()
         if changes.get("max_messages") is not None:
             self._require_version(2, "trimmed views")
-        if changes.get("dictionaries") is True:
+        if "dictionaries" in changes:  # also False: an upgraded store would have them
             self._require_version(2, "dictionaries")
         if changes:
             self._log.configure(changes)

@@ -369,8 +369,6 @@ class Log:
             UsageError: A value makes no sense.
             ReadOnlyError, StoreClosedError, StoreUnavailableError: They cannot be written.
         """
-        if self.environment.version == 1:
-            changes = {name: value for name, value in changes.items() if name in OPTIONS_1}
 
         def change(stored: bytes) -> bytes:
             wanted = replace(Options.decode(stored), **changes)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,28 @@ def test_an_old_store_is_used_as_it_is(old: Path) -> None:
         store.flush()
         assert export(store)[: len(before)] == before
     assert version_of(old) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        pytest.param(lambda store: store.rebuild(), "be rebuilt", id="rebuild"),
+        pytest.param(lambda store: store.session("alice").delete(), "remove events", id="delete"),
+        pytest.param(lambda store: store.session("alice").erase(), "remove events", id="erase"),
+        pytest.param(lambda store: store.session("alice").purge(1), "remove events", id="purge"),
+        pytest.param(lambda store: store.session("alice").roll_up(), "roll-ups", id="roll-up"),
+        pytest.param(lambda store: store.collect_blobs(), "blobs", id="blobs"),
+    ],
+)
+def test_what_an_old_store_cannot_do_is_called_by_its_name(
+    old: Path, call: Callable[[Store], object], said: str
+) -> None:
+    with Store.open(old, create=False) as store:
+        last = store.last_position
+        with pytest.raises(FormatVersionError, match=said) as caught:
+            call(store)
+        assert "upgrade" in caught.value.hint and caught.value.found == 1
+        assert store.last_position == last
 
 
 def test_an_upgrade_keeps_everything(old: Path) -> None:
