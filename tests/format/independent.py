@@ -477,7 +477,8 @@ class Reader:
             row = REMOVAL.unpack(checked(key, value))
             number = int.from_bytes(key, "big")
             assert row[0] == self.sessions[number].first > 0
-            assert (row[2] & ~3, row[3]) == (0, 0)
+            assert row[2] & ~3 == 0
+            assert row[3] == 0 or (row[3] == 1 and self.sessions[number].flags & ERASED)
             self.removals[number] = row
 
     def _read_events(self) -> None:
