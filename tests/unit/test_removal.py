@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine import Store
-from eventlog import removal
+from eventlog import reclaim
 from eventlog.errors import QuotaExceededError, SessionGoneError, SessionNotFoundError
 from eventlog.limits import HOT_TABLE_POSITIONS
 
@@ -115,7 +115,7 @@ def test_all_of_many_removals_come_to_their_end(
     store: Store, monkeypatch: pytest.MonkeyPatch, sealed: bool
 ) -> None:
     """One of a session without keys or segments deletes no row but its own."""
-    monkeypatch.setattr(removal, "COMMIT_REMOVED_MAX", 8)
+    monkeypatch.setattr(reclaim, "COMMIT_REMOVED_MAX", 8)
     sessions = [store.session(f"s{number}") for number in range(100)]
     for session in sessions:
         session.append_many([said("x")] * (40 if sealed and session is sessions[-1] else 1))
