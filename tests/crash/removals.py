@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from engine import Store
 from engine.events import Event
-from eventlog import rebuild, removal
+from eventlog import rebuild, reclaim
 from eventlog.errors import (
     ConflictError,
     SessionGoneError,
@@ -187,7 +187,7 @@ def churn(
         watched: Another thread of it looks on meanwhile.
     """
     random = Random(f"churn {slot}/{seed}")
-    bounds: Any = removal
+    bounds: Any = reclaim
     bounds.COMMIT_REMOVED_MAX = random.choice((2, 40, 1_024))
     with Store.open(path) as store:
         if frequency is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine import Store
-from eventlog import limits, removal
+from eventlog import limits, reclaim
 from eventlog.keys import U64
 from tests.crash.upkeep import (
     AFTER,
@@ -62,7 +62,7 @@ def prepare_cut(path: Path) -> None:
 
 def _remove(path: Path, *contents: Content, erase: bool = False) -> None:
     """Remove sessions, and wait until nothing is left of them."""
-    bounds: Any = removal
+    bounds: Any = reclaim
     bounds.COMMIT_REMOVED_MAX = REMOVED_MAX
     with opened(path) as store:
         sessions = [session_of(store, content.name) for content in contents]
@@ -121,7 +121,7 @@ def _work(prepare: Callable[[Path], None], *contents: Content, erase: bool = Fal
 
 
 def _purge(path: Path, first: int) -> None:
-    bounds: Any = removal
+    bounds: Any = reclaim
     bounds.COMMIT_REMOVED_MAX = REMOVED_MAX
     with opened(path) as store:
         session = session_of(store, DOOMED.name)
@@ -193,7 +193,7 @@ def _prepare_rich(path: Path) -> None:
 
 
 def _erase_rich(path: Path) -> None:
-    bounds: Any = removal
+    bounds: Any = reclaim
     bounds.COMMIT_REMOVED_MAX = 3
     with opened(path) as store:
         rich = session_of(store, RICH)

@@ -183,6 +183,8 @@ def _session(
             assert event.sequence is not None
             # What follows a line is judged by it, also when it is out of place: named once only.
             previous, previous_line = event.sequence, number
+            if before[0] is not None and event.opening is not None:
+                raise BadRecordError("opening belongs to the first line of a session")
             if before[0] is not None or event.opening is None:
                 _check_order(event.sequence, before[0], (before[1], number), lost)
         except BadRecordError as error:
