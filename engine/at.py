@@ -52,9 +52,17 @@ class SessionAt:
         """The variables' values by key, as ``Session.state``."""
         return state_of(self._folded())
 
+    async def state_async(self) -> dict[str, Any]:
+        """``state`` on the store's pool."""
+        return await self._session._store._on_pool(lambda: self.state)
+
     def variables(self, prefix: str = "") -> list[Variable]:
         """The variables, as ``Session.variables``."""
         return variables_of(self._folded(), prefix)
+
+    async def variables_async(self, prefix: str = "") -> list[Variable]:
+        """``variables`` on the store's pool."""
+        return await self._session._store._on_pool(self.variables, prefix)
 
     def history(self, limit: int | None = None) -> list[Any]:
         """The messages that the view showed, as ``Session.history``."""
@@ -66,6 +74,10 @@ class SessionAt:
                 events = found.shown(self.sequence + 1, limit, Event)
                 return [event.body for event in events]
         return [event.body for event in self.events(kinds=("message",))]
+
+    async def history_async(self, limit: int | None = None) -> list[Any]:
+        """``history`` on the store's pool."""
+        return await self._session._store._on_pool(self.history, limit)
 
     def events(self, first: int = 0, kinds: Collection[str] | None = None) -> Events:
         """The events up to then by sequence, as ``Session.events``."""
@@ -91,6 +103,10 @@ class SessionAt:
             loose_count=since,
             unsealed_count=0,
         )
+
+    async def info_async(self) -> SessionInfo:
+        """``info`` on the store's pool."""
+        return await self._session._store._on_pool(self.info)
 
     def _folded(self) -> Fold:
         if self._fold is None:

@@ -55,9 +55,9 @@ class Removing:
         ack = self._remove(TOMBSTONE, None, Removal(is_erased=True))
         return erase(self._store._log, ack, wait_s)
 
-    async def erase_async(self) -> ErasureReceipt:
+    async def erase_async(self, timeout: float | None = None) -> ErasureReceipt:
         """``erase`` on the store's pool."""
-        return await self._store._on_pool(self.erase)
+        return await self._store._on_pool(self.erase, timeout)
 
     def purge(self, first: int) -> Ack:
         """Remove the events below a sequence; a ``base`` event keeps what they added up to.
@@ -66,6 +66,11 @@ class Removing:
         stay known. What asks for a purged event, or for the session as it was then, gets
         ``TrimmedError``. The space is given back in slices; backups are not touched.
 
+        What the purged events added up to is read and encoded before this returns: the changes of
+        variables below ``first``, or those since a state of the session that memory holds or a
+        ``base``. Of 1,000 changes that takes about 25 ms, and all variables lie in one event. On
+        an event loop use ``purge_async`` for sessions with many.
+
         Args:
             first: The first sequence that stays; 1 to the number of events.
 
@@ -73,6 +78,8 @@ class Removing:
             SessionNotFoundError: No session of that name.
             UsageError: The session has no such events.
             TrimmedError: They were purged before.
+            LimitExceededError: The variables take more than one event can hold, 32 MiB; a purge is
+                possible once some were deleted below ``first``.
 
         The ack raises ``SessionGoneError`` when the session was deleted meanwhile.
         """
@@ -87,6 +94,10 @@ class Removing:
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given
         return self._remove(BASE, encode_base(fold), Removal(first, number=number))
+
+    async def purge_async(self, first: int) -> Ack:
+        """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.purge, first)
 
     def _remove(self, kind: int, body: Any, removal: Removal) -> Ack:
         require_removal(self._store._log)

@@ -411,9 +411,9 @@ class Store(Tenant, Upkeep):
         self._log.flush(seconds(timeout, "timeout"))
         return self._flushed()
 
-    async def flush_async(self) -> int:
+    async def flush_async(self, timeout: float | None = None) -> int:
         """``flush`` from an event loop."""
-        await self._log.flush_async()
+        await self._log.flush_async(seconds(timeout, "timeout"))
         return self._flushed()
 
     def _flushed(self) -> int:
@@ -481,14 +481,17 @@ class Store(Tenant, Upkeep):
         Args:
             progress: Called after each step with a table's name, the sessions that are through
                 for it, and how many there are; on the writer's thread, so keep it short.
+
+        Raises:
+            FormatVersionError: The store has format version 1.
         """
         callback(progress, "progress")
         self._refuse_closed()
         return rebuild(self._log, progress)
 
-    async def rebuild_async(self) -> RebuildReport:
-        """``rebuild`` on the store's pool."""
-        return await self._on_pool(self.rebuild)
+    async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
+        """``rebuild`` on the store's pool; ``progress`` is called on the writer's thread."""
+        return await self._on_pool(self.rebuild, progress)
 
     async def check_async(self) -> CheckReport:
         """``check`` on the store's pool."""
@@ -529,6 +532,10 @@ class Store(Tenant, Upkeep):
         wait_s = seconds(timeout, "timeout")
         self._refuse_closed()
         return collect_blobs(self._log, wait_s)
+
+    async def collect_blobs_async(self, timeout: float | None = None) -> dict[str, int]:
+        """``collect_blobs`` on the store's pool."""
+        return await self._on_pool(self.collect_blobs, timeout)
 
     def stats(self) -> dict[str, Any]:
         """How the store stands; plain data.

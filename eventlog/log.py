@@ -16,7 +16,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -498,7 +498,7 @@ class Log:
 
         self._look_for_removals()
         if not self._wait_settled(left_s()):
-            raise TimeoutError("not all appends are settled yet; they may still become durable")
+            raise _not_settled()
         if not self.writer.is_tidy():
             self.writer.tidy()
             self.wait_until(self.writer.is_tidy, left_s())
@@ -531,14 +531,21 @@ class Log:
         pending = self.pending()
         return self.wait_until(lambda: _all_done(pending), timeout)
 
-    async def flush_async(self) -> None:
+    async def flush_async(self, timeout: float | None) -> None:
         """As ``flush``, from an event loop."""
+        end_s = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._look_for_removals()
         pending = self.pending()
-        await self.wait_until_async(lambda: _all_done(pending))
+        try:
+            async with asyncio.timeout_at(end_s):
+                await self.wait_until_async(lambda: _all_done(pending))
+        except TimeoutError as error:
+            raise _not_settled() from error
         if not self.writer.is_tidy():
             self.writer.tidy()
-            await self.wait_until_async(self.writer.is_tidy)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end_s):
+                    await self.wait_until_async(self.writer.is_tidy)
 
     async def wait_until_async(self, predicate: Callable[[], bool]) -> None:
         """As ``wait_until``, from an event loop and without a timeout."""
@@ -660,6 +667,10 @@ def _stored_options(tables: ReadTables) -> Options:
     """The options of a store; one that has no room for dictionaries has none."""
     options = Options.decode(tables.options())
     return options if tables.has("dict") else replace(options, dictionaries=False)
+
+
+def _not_settled() -> TimeoutError:
+    return TimeoutError("not all appends are settled yet; they may still become durable")
 
 
 def _all_done(acks: list[Ack]) -> bool:

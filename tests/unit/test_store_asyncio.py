@@ -148,6 +148,21 @@ def test_queued_appends_are_awaited_at_once(store: Store) -> None:
     run(main())
 
 
+def test_flush_async_waits_no_longer_than_it_was_told(store: Store) -> None:
+    """It took no timeout, where ``flush`` does."""
+
+    async def main() -> None:
+        with halted("commit.before_commit") as halt:
+            ack = store.session("s").append({"n": 0})
+            await reached(halt)
+            with pytest.raises(TimeoutError, match="not all appends"):
+                await store.flush_async(0.01)
+            assert not ack.done()
+        assert await store.flush_async(HANG_S) == 1
+
+    run(main())
+
+
 def test_flush_async_raises_what_was_refused(store: Store) -> None:
     async def main() -> None:
         call = store.session("s")
