@@ -30,7 +30,6 @@ PREFIX: Final = Struct("<BBHI")
 PREFIX_BYTES: Final = CHECKSUM_BYTES + PREFIX.size
 RAW: Final = 0
 ZSTD: Final = 1
-CODECS: Final = ("raw", "zstd")
 LEVEL: Final = 3
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 SAMPLE_BYTES: Final = 16 * KIB  # of each of the three samples

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from struct import Struct
 from typing import Any, Final
@@ -635,14 +635,6 @@ class LooseIndex:
                 self.names.pop(state.name, None)
             else:
                 self.states.move_to_end(number)
-
-    def loose_states(self) -> Iterator[SessionState]:
-        """Sessions that have loose events and are not deleted, in no order."""
-        return (
-            state
-            for state in list(self.states.values())
-            if state.loose.positions and not state.row.is_gone
-        )
 
 
 def extension_of(value: bytes, where: str) -> dict[int, Any]:

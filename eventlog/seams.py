@@ -157,13 +157,6 @@ class Files:
         except OSError:
             pass  # swept when the store is created or opened next
 
-    def remove_file(self, path: Path) -> None:
-        """Remove a file; one that is not there is fine."""
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
-
     def is_file(self, descriptor: int) -> bool:
         """Whether what is open is a plain file, and not a pipe or a device."""
         return stat.S_ISREG(os.fstat(descriptor).st_mode)

@@ -141,8 +141,7 @@ def check(index: LooseIndex, world: World, *, current: bool = True) -> None:
     loose_now = {
         number for number, row in world.rows.items() if row.sealed < len(world.positions[number])
     }
-    assert {state.number for state in index.loose_states()} >= loose_now
-    assert loose_now <= set(index.states)
+    assert {number for number, state in index.states.items() if state.loose.positions} >= loose_now
     if current:
         index.advance_scan()
         for position in range(index.floor, index.scan):
