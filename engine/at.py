@@ -81,7 +81,11 @@ class SessionAt:
 
     def events(self, first: int = 0, kinds: Collection[str] | None = None) -> Events:
         """The events up to then by sequence, as ``Session.events``."""
-        return self._session.events(first, self.sequence, kinds)
+        whole(first, "first", 0, POSITION_MAX)
+        with self._session._store._log.views.past(self._session._name) as past:
+            self._same(past)
+        pager = self._session._pager(first, self.sequence, kinds, self.number)
+        return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:
         """Counts, head and times as they were."""

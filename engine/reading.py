@@ -43,12 +43,18 @@ class SessionPager:
     """Pages of one session by sequence."""
 
     def __init__(
-        self, log: Log, name: Name, first: int, last: int, kinds: Callable[[Event], bool] | None
+        self,
+        log: Log,
+        name: Name,
+        first: int,
+        last: int,
+        kinds: Callable[[Event], bool] | None,
+        number: int | None = None,
     ) -> None:
         self._log = log
         self._name = name
         self._kinds = kinds
-        self._number: int | None = None
+        self._number = number  # of the incarnation; None until the first page
         self.following = first
         self.last = last
 

@@ -35,6 +35,7 @@ from eventlog.errors import (
     LimitExceededError,
     SessionNotFoundError,
     StoreClosedError,
+    TrimmedError,
     UsageError,
 )
 from eventlog.keys import U64_MAX, name_bytes
@@ -534,7 +535,13 @@ class Session(Removing):
             whole(last, "last", 0, POSITION_MAX)
         return Events(self._pager(first, last, kinds), self._store._pool)
 
-    def _pager(self, first: int, last: int | None, kinds: Collection[str] | None) -> SessionPager:
+    def _pager(
+        self,
+        first: int,
+        last: int | None,
+        kinds: Collection[str] | None,
+        number: int | None = None,
+    ) -> SessionPager:
         wanted = None if kinds is None else _kind_names(kinds)
         return SessionPager(
             self._store._log,
@@ -542,6 +549,7 @@ class Session(Removing):
             first,
             U64_MAX if last is None else last,
             None if wanted is None else (lambda event: event.kind in wanted),
+            number,
         )
 
     def event(self, sequence: int) -> Event:
@@ -550,6 +558,7 @@ class Session(Removing):
         Raises:
             SessionNotFoundError: No session of that name.
             UsageError: The session has no such sequence.
+            TrimmedError: It was purged.
         """
         whole(sequence, "sequence", 0, POSITION_MAX)
         for event in self.events(sequence, sequence):
@@ -557,7 +566,14 @@ class Session(Removing):
         info = self.info()
         if info is None:
             raise SessionNotFoundError(f"no session {self.name!r}")
-        raise UsageError(f"session {self.name!r} has sequences 0 to {info.last_sequence}")
+        if sequence < info.first_sequence:
+            raise TrimmedError(
+                f"the events of session {self.name!r} below {info.first_sequence} were purged",
+                first=info.first_sequence,
+            )
+        raise UsageError(
+            f"session {self.name!r} has sequences {info.first_sequence} to {info.last_sequence}"
+        )
 
     async def event_async(self, sequence: int) -> Event:
         """``event`` on the store's pool."""

@@ -178,7 +178,7 @@ class StorageFullError(StoreUnavailableError):
 class QuotaExceededError(StoreUnavailableError):
     """The store has reached its byte quota; the append was not written."""
 
-    default_hint = "Export what is needed into a new store with a larger quota_bytes."
+    default_hint = "Delete or purge sessions, or raise the quota: turnlog configure --quota-bytes."
 
 
 class OverloadedError(StoreUnavailableError):

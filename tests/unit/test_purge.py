@@ -67,7 +67,7 @@ def test_what_lies_below_is_gone_and_the_rest_as_before(
             event.body for event in events[first:] if event.kind == "message"
         ]
         assert session.history(3) == session.history()[-3:]
-        for below in range(1, first):
+        for below in range(first):
             with pytest.raises(TrimmedError) as caught:
                 session.event(below)
             assert caught.value.first == first
@@ -310,3 +310,27 @@ def test_an_export_of_some_kinds_needs_no_gapless_sequences(
     told = [json.loads(line) for line in store.export_lines(session.events(kinds=["variables"]))]
     assert [line["sequence"] for line in told] == [21, 32, 43]
     assert not [line for line in told if "base" in line]
+
+
+def test_a_session_as_it_was_never_shows_events_of_the_next_one(
+    checked_store: Callable[..., Store],
+) -> None:
+    store = checked_store(snapshot_frequency=4)
+    session = store.session("a")
+    session.append_many([said("old"), said("old"), said("old")]).result()
+    before = session.at(1)
+    events = before.events()
+    assert [event.body for event in before.events()] == [said("old")] * 2
+    session.purge(1).result()
+    assert [event.sequence for event in before.events()] == [1]
+    session.purge(3).result()
+    with pytest.raises(TrimmedError):
+        before.events()
+    session.delete().result()
+    with pytest.raises(SessionGoneError):
+        before.events()
+    session.append_many([said("new"), said("new")]).result()
+    with pytest.raises(SessionGoneError):
+        before.events()
+    with pytest.raises(SessionGoneError):
+        list(events)
