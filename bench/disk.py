@@ -57,9 +57,9 @@ def fill_sqlite(path: Path, conversations: Sequence[Conversation], live: int) ->
         for batch in live_batches(conversations, live):
             rows.append(batch)
         rows.checkpoint()
-        written = bytes_on_disk(path.parent)
+        written = path.stat().st_blocks * 512  # what SQLite keeps beside it goes when it closes
         rows.vacuum()
-        return written, bytes_on_disk(path.parent)
+    return written, bytes_on_disk(path.parent)
 
 
 def bytes_on_disk(directory: Path) -> int:

@@ -231,8 +231,10 @@ class LooseIndex:
         self.names_max = names_max
         self.epoch = 0
         self.frequency = SNAPSHOT_FREQUENCY
-        self.seals_all = False  # in moments without appends, for a rewrite of the file
-        self.cuts_blocks = False  # likewise, where the format version allows it
+        # Before a rewrite of the file: in moments without appends all before this position is
+        # sealed and, where the format version allows it, cut block by block.
+        self.seals_before = 0
+        self.cuts_blocks = False
         self.roll_ups = RollUpOptions(SNAPSHOT_FREQUENCY)  # the store's; of logical ones
         self.clear()
 

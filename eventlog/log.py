@@ -504,8 +504,11 @@ class Log:
             self.wait_until(self.writer.is_tidy, left_s())
 
     def seal_all(self) -> None:
-        """Block until nothing is loose any more, or what is loose cannot be sealed."""
-        self.writer.tidy_all()
+        """Block until all that can be cut from the hot log is sealed and cut, and it is merged.
+
+        What lies behind stays in the hot log anyway, and would only be there twice.
+        """
+        self.writer.tidy_all(self.views.last_position())
         self.wait_until(self.writer.is_tidy, None)
 
     def _look_for_removals(self) -> None:

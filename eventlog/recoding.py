@@ -14,6 +14,7 @@ Invariants:
        smaller, and where it is damaged it stays as it is.
     4. Of a session whose row is missing or damaged nobody knows whether anything was removed, so
        its dictionaries go too. Nothing is lost by that, and the rest of the store is rewritten.
+    5. A dictionary stays when it is its tenant's newest, or a segment of the new file names it.
 """
 
 from __future__ import annotations
@@ -53,14 +54,32 @@ class Recoding:
         self.fresh = fresh
         self._known = {**(others or {}), **{each.number: each for each in fresh.values()}}
         self._tenant_of = tenant_of
+        self._named: set[int] = set()  # by the segments written so far
+        self._has_met_segments = False
         self._plain = Contexts(level=REWRITE_LEVEL)
 
     def __call__(self, table: str, key: bytes, value: bytes) -> bytes | None:
         """The row's value in the new file, None when it is to be left out."""
-        if table == "dict" and len(key) == 1 and key[0] in self.stale:
-            return None
+        if table == "dict" and len(key) == 1:
+            return None if key[0] in self.stale or self._is_replaced(key[0]) else value
         if table != "segment" or len(key) != PAIR.size:
             return value
+        self._has_met_segments = True
+        recoded = self._recoded(key, value)
+        self._named.add(SegmentPrefix.unpack(key, recoded).dictionary)
+        return recoded
+
+    def _is_replaced(self, number: int) -> bool:
+        """Whether a dictionary is named by no segment any more; tables come one after the other."""
+        found = self._known.get(number)
+        return (
+            found is not None
+            and self._has_met_segments
+            and number not in self._named
+            and self.fresh.get(found.row.tenant_number) is not found
+        )
+
+    def _recoded(self, key: bytes, value: bytes) -> bytes:
         old = self.stale.get(SegmentPrefix.unpack(key, value).dictionary)
         if old is not None:
             new = self.fresh.get(old.row.tenant_number)
@@ -73,6 +92,9 @@ class Recoding:
             recoded = self._joined(key, value, new, None)
         except CorruptionError:
             return value
+        named = SegmentPrefix.unpack(key, value).dictionary
+        if named and new is not None and named != new.number:
+            return recoded
         return min(value, recoded, key=len)
 
     def _joined(

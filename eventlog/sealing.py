@@ -24,6 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -236,8 +237,8 @@ def _fill(index: LooseIndex) -> float:
 
 def _fill_idle(index: LooseIndex) -> float:
     """The same in a moment without appends."""
-    if index.seals_all:
-        return 2.0 if _open_share(index) else 0.0
+    if index.seals_before:
+        return 2.0 if index.scan < index.seals_before else 0.0
     fill = max(len(index.hot) / HOT_EVENTS_IDLE, 2 * index.hot_bytes / HOT_BYTES_IDLE)
     return _open_share(index) * fill
 
@@ -280,7 +281,10 @@ def _candidates(index: LooseIndex, share: _Share, popped: set[SessionState]) -> 
     taken: set[SessionState] = set()
     found: list[SessionState] = []
     if share.oldest:
-        found = index.oldest_loose(share.sessions, taken, COMMIT_SEALED_EVENTS_MAX)
+        positions = COMMIT_SEALED_EVENTS_MAX
+        if index.seals_before:
+            positions = min(positions, index.seals_before - index.scan)
+        found = index.oldest_loose(share.sessions, taken, positions)
     due = index.due
     while share.all_due and due and len(found) < share.sessions:
         state = due.popleft()
@@ -331,6 +335,8 @@ def _collect(
             index.seal(state, row)
     loose = state.loose
     count = len(loose.positions)
+    if index.seals_before:
+        count = bisect_left(loose.positions, index.seals_before)
     if not count:
         return
     row = state.row.copy()

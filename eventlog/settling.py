@@ -1,7 +1,8 @@
-"""Settling: every event sealed and merged, before a store's file is rewritten.
+"""Settling: all events but the newest sealed, merged and cut, before a store's file is rewritten.
 
 What is loose takes three times the room that it takes in segments, and as records they stay what
-they are when the file is copied row by row.
+they are when the file is copied row by row. Up to 1,023 events have to stay in the hot log, as an
+order block is of 1,024 positions (4,095 in a store of format version 1).
 
 Invariants:
     1. Physical only, in transactions of their own: killed at any moment, the store is as it was.
@@ -22,7 +23,7 @@ from eventlog.log import Log
 
 
 def settle(path: str | os.PathLike[str], projections: Sequence[InlineProjection]) -> int:
-    """Seal and merge all that is loose in a store that nobody has open.
+    """Seal, merge and cut what can be, in a store that nobody has open.
 
     Args:
         path: The store.

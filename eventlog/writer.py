@@ -43,8 +43,10 @@ from eventlog.failpoints import fp
 from eventlog.index import LooseIndex
 from eventlog.inline import InlineProjection
 from eventlog.limits import (
+    BLOCK_POSITIONS,
     CLOSE_MERGE_BYTES_MAX,
     COLLECT_EVERY_US,
+    HOT_TABLE_POSITIONS,
     SLICE_US,
 )
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
@@ -208,10 +210,15 @@ class Writer:
             self.machine.tidy_us = 0
             self._wake()
 
-    def tidy_all(self) -> None:
-        """From now on seal, as soon as nothing waits, every event that is loose."""
-        self.index.seals_all = True
+    def tidy_all(self, last: int) -> None:
+        """From now on seal, as soon as nothing waits, all that can be cut from the hot log then.
+
+        Args:
+            last: The last position.
+        """
+        unit = BLOCK_POSITIONS if self.environment.version >= 2 else HOT_TABLE_POSITIONS
         self.index.cuts_blocks = self.environment.version >= 2
+        self.index.seals_before = last - last % unit + 1
         with self._lock:
             self.machine.overdue = True
         self.tidy()
