@@ -11,6 +11,7 @@ from eventlog.blobcollect import Collection
 from eventlog.errors import CorruptionError, FormatVersionError
 from eventlog.limits import CLOSE_DEADLINE_MS
 from eventlog.log import Log
+from eventlog.overwriting import OverwriteDeleted
 from eventlog.place import FORMAT_VERSION
 from eventlog.reclaim import Reclaim
 from eventlog.removal import REMOVAL_VERSION
@@ -95,6 +96,8 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
 def finish_removals(path: Path) -> None:
     """Remove what deletions, erasures and purges left in a store, also those of killed processes.
 
+    Hot records of deleted sessions are overwritten too, as if they had been erased.
+
     Raises:
         CorruptionError: What is left of a session cannot be removed, because it is damaged.
         TurnlogError: As by opening.
@@ -103,6 +106,8 @@ def finish_removals(path: Path) -> None:
     try:
         if log.environment.version < REMOVAL_VERSION:
             return
+        log.flush(None)
+        log.writer.run(OverwriteDeleted(log.index, log.writer.pause))
         log.flush(None)
         log.writer.run(Collection(log.writer.pause))
         for number, reason in log.writer.composer.stuck.items():
