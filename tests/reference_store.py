@@ -6,7 +6,7 @@ brings the limits that say so down, in the process that makes the store. Readers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from engine import Store
 from eventlog.errors import TurnlogError, UsageError
-from eventlog.failpoints import failpoints, raise_
+from eventlog.failpoints import failpoints
 from eventlog.limits import KIB, MIB
 
 FREQUENCY: Final = 6
@@ -196,8 +196,13 @@ def _leave_pending(path: Path, random: Random) -> None:
     """A rebuild that was stopped, and a removal of which nothing is done; an append is last."""
     from eventlog import rebuild, reclaim
 
-    stop = raise_(UsageError("stopped"))
     with Store.open(path) as store:
+
+        def stop() -> None:
+            with store._log.views.transaction() as tables:
+                if tables.row_count("spare"):
+                    raise UsageError("half of it is enough")
+
         session = store.tenant("acme").session("half deleted")
         for number in range(4):
             session.append_many(
@@ -205,8 +210,8 @@ def _leave_pending(path: Path, random: Random) -> None:
             ).result()
             store.flush()
         with (
-            patch.object(rebuild, "STEP_SESSIONS_MAX", 30),
-            failpoints({"rebuild.after_slice": _second(stop)}),
+            patch.object(rebuild, "STEP_SESSIONS_MAX", 10),
+            failpoints({"rebuild.after_slice": stop}),
             suppress(UsageError),
         ):
             store.rebuild()
@@ -215,15 +220,3 @@ def _leave_pending(path: Path, random: Random) -> None:
             store.session("loose").append({"role": "user", "content": "the last"}).result()
             with suppress(TurnlogError):
                 store.close(1.0)
-
-
-def _second(action: Callable[[], object]) -> Callable[[], object]:
-    """The action, from the second time on."""
-    passed: list[bool] = []
-
-    def act() -> None:
-        passed.append(True)
-        if len(passed) > 1:
-            action()
-
-    return act
