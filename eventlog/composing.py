@@ -196,7 +196,7 @@ class Composer:
             first=record.last_position + 1,
             recorded_us=max(CLOCK.wall_us(), record.recorded_us),
             link=record.link,
-            full=self._over_quota(tables, batch) or self._without_room(batch),
+            full=self._over_quota(tables, batch) or self._without_room(tables, batch),
         )
         lookups = TransactionLookups(tables, index, record, self.secrets, self._cache)
         try:
@@ -250,7 +250,9 @@ class Composer:
         projections = self._projections if tables.has("state") else ()
         dictionary_of = self._follow_dictionaries(tables, record)
         sealing = Sealing(floor=record.floor)
-        if self.environment.has_room():  # else what is left of the disk is for removals
+        if self.environment.has_room(
+            tables.transaction
+        ):  # else what is left of the disk is for removals
             sealing = seal(
                 tables,
                 log,
@@ -408,9 +410,9 @@ class Composer:
         self.over_quota = f"the store uses {used:,} of {self.quota_bytes:,} bytes"
         return QuotaExceededError(self.over_quota)
 
-    def _without_room(self, batch: list[Ack]) -> StorageFullError | None:
+    def _without_room(self, tables: WriteTables, batch: list[Ack]) -> StorageFullError | None:
         """Why only removals are taken: what is left of the disk is kept for them."""
-        if not batch or self.environment.has_room():
+        if not batch or self.environment.has_room(tables.transaction):
             return None
         return StorageFullError(f"{self.environment.path}: the disk is full")
 

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 EXTEND_BYTES_MIN: Final = 256 * 1024  # the data file grows by at least so much
 EXTEND_SHARE: Final = 16  # or by 1/16 of what is in use: few calls
 EXTEND_UNIT: Final = 64 * 1024
+FREE_BYTES_LOW: Final = 4 * 1024 * 1024  # of a file that cannot grow: kept for removals
+FREE_SHARE_LOW: Final = 4  # or a quarter of it
 FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -179,7 +181,8 @@ class Environment:
         self._gate = Gate(path)
         self._writing = False
         self._txn: WriteTransaction | None = None
-        self.is_low = False  # the disk has room for what removes events, and for no more
+        self.is_low = False  # the file cannot grow
+        self.is_full = False  # nor has it free pages for more than what removes events
         self._file_bytes = 0  # the data file is at least so long
         self._folder = -1
         self._data = -1
@@ -527,11 +530,20 @@ class Environment:
             # The commit is durable all the same; the next open walks a file that is short.
             pass
 
-    def has_room(self) -> bool:
-        """Whether the disk has room for more than what removes events; asks it when it had not."""
+    def has_room(self, txn: lmdb.Transaction[Any]) -> bool:
+        """Whether there is room for more than what removes events.
+
+        On the disk, which is asked again when it had none, or in the file, once removals have
+        freed so many pages of it that what is left is enough for others.
+        """
         if self.is_low:
             self._extend()
-        return not self.is_low
+        self.is_full = self.is_low and not self._has_free_pages(txn)
+        return not self.is_full
+
+    def _has_free_pages(self, txn: lmdb.Transaction[Any]) -> bool:
+        in_use = (self._lmdb.info()["last_pgno"] + 1) * self.page_bytes
+        return in_use - self.used_bytes(txn) >= max(FREE_BYTES_LOW, in_use // FREE_SHARE_LOW)
 
     # The whole
 

@@ -643,7 +643,7 @@ class Log:
             problems.append("a commit failed and its outcome is being settled")
         if self.writer.composer.over_quota is not None:
             problems.append(f"appends are refused: {self.writer.composer.over_quota}")
-        if self.environment.is_low:
+        if self.environment.is_full:
             problems.append("appends are refused: the disk is full")
         if self.index.damaged:
             problems.append(f"{len(self.index.damaged)} hot records cannot be trusted")

@@ -1031,3 +1031,33 @@ def test_a_full_disk_takes_deletions_and_goes_on_with_room(
         store.session("s0").append({"role": "user", "content": "again"}).result()
         assert store.health()["ok"]
         assert store.check().ok
+
+
+def test_a_store_on_a_full_disk_goes_on_once_enough_was_removed(
+    mount: Callable[..., Path],
+) -> None:
+    """Everything was erased, and appends were refused all the same: the file could not grow."""
+    point = mount("-t", "tmpfs", "-o", "size=24m", "tmpfs")
+    with Store.open(point / "store", snapshot_frequency=4) as store:
+        sessions = [store.session(f"s{number}") for number in range(12)]
+        with pytest.raises(StorageFullError):
+            for number in range(100_000):
+                body = {"role": "user", "content": os.urandom(10_000).hex()}
+                sessions[number % 12].append(body).result()
+        for _ in range(3):
+            for session in sessions:
+                if session.exists:
+                    session.erase(timeout=60)
+            written = 0
+            with pytest.raises(StorageFullError):
+                for number in range(100_000):
+                    body = {"role": "user", "content": os.urandom(10_000).hex()}
+                    sessions[number % 12].append(body).result()
+                    written += 1
+            assert written > 300
+        assert sum(len(session.history()) for session in sessions) == written
+        for session in sessions:
+            session.erase(timeout=60)  # what was kept for it is still there
+        assert store.check().ok
+        with suppress(StorageFullError):
+            store.flush()
