@@ -15,11 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from eventlog.errors import BusyError
 from eventlog.inline import InlineProjection
 from eventlog.limits import ALONE_DEADLINE_MS, CLOSE_DEADLINE_MS
 from eventlog.log import Log
+
+TRAINING_DEADLINE_S: Final = 60.0
 
 
 def settle(path: str | os.PathLike[str], projections: Sequence[InlineProjection]) -> int:
@@ -43,6 +46,7 @@ def settle(path: str | os.PathLike[str], projections: Sequence[InlineProjection]
         before = log.environment.file_bytes()
         with suppress(BusyError), log.environment.alone(ALONE_DEADLINE_MS):
             log.seal_all()
+            log.trainer.wait(TRAINING_DEADLINE_S)  # what was sealed may have set one off
         return before
     finally:
         log.close(CLOSE_DEADLINE_MS / 1_000)
