@@ -632,11 +632,25 @@ class LooseIndex:
             if len(self.states) <= self.names_max:
                 break
             number, state = next(iter(self.states.items()))
-            if not state.loose.positions and state.draft_next == state.next:
-                del self.states[number]
-                self.names.pop(state.name, None)
-            else:
+            if not self.forget_idle(state):
                 self.states.move_to_end(number)
+
+    def forget_idle(self, state: SessionState) -> bool:
+        """Forget a session without loose events while there are too many; whether it went.
+
+        Asked for each that was sealed too: a flood of sessions makes more of them in one commit
+        than ``forget`` looks at.
+        """
+        if (
+            len(self.states) <= self.names_max
+            or state.loose.positions
+            or state.draft_next != state.next
+            or self.states.get(state.number) is not state
+        ):
+            return False
+        del self.states[state.number]
+        self.names.pop(state.name, None)
+        return True
 
 
 def extension_of(value: bytes, where: str) -> dict[int, Any]:

@@ -96,6 +96,7 @@ class Sealing:
             for state, row in self.rows:
                 if index.states.get(state.number) is state:  # a reader may have begun anew
                     index.seal(state, row)
+                    index.forget_idle(state)
             self._queue_again(index)
             index.drop_before(self.floor)
             index.stale_activity.extend(self.replaced)

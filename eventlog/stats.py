@@ -100,7 +100,7 @@ def _memory(log: Log) -> dict[str, int]:
         "queue_bytes": (machine.byte_count, machine.bytes_max),
         "hot_events": (len(index.hot), (HOT_TABLES - 1) * HOT_TABLE_POSITIONS),
         "loose_bytes": (index.kept_bytes, index.bytes_max),
-        # Sessions with loose events stay, however many these are.
+        # Sessions with loose events stay, however many these are (``hot_events``).
         "names": (len(index.states), max(index.names_max, len(index.hot))),
         "segment_cache_bytes": (log.cache.byte_count, log.cache.bytes_max),
         "id_filter_bytes": composer.id_filter_bytes,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog import index as index_module
 from eventlog.errors import (
     CorruptionError,
     InvalidNameError,
@@ -357,6 +358,25 @@ def test_every_memory_figure_stands_beside_its_bound(checked_store: Callable[...
     assert compression["sampled_segments"] == 200
     assert compression["content_bytes"] > 200 * 500 > compression["stored_bytes"]
     assert compression["ratio"] > 2
+
+
+def test_a_flood_of_sessions_stays_within_the_bound_of_names(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit made more sessions than it looked at to forget some, so all stayed in memory."""
+    monkeypatch.setattr(index_module, "FORGOTTEN_MAX", 16)
+    store = checked_store(snapshot_frequency=1)
+    store._log.index.names_max = 100
+    for number in range(3_000):
+        store.session(f"s{number}").append({"content": "once"})
+    store.flush(HANG_S)
+    memory = store.stats()["memory"]
+    assert memory["names"] <= 100
+    assert (
+        store.session("s0").history() == store.session("s2999").history() == [{"content": "once"}]
+    )
+    store.session("s0").append({"content": "again"}).result(HANG_S)
+    assert len(store.session("s0").history()) == 2
 
 
 def test_the_ratio_of_segments_is_of_a_sample(checked_store: Callable[..., Store]) -> None:
