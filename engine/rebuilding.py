@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from engine.erasure import require_removal
 from eventlog.log import Log
-from eventlog.rebuild import OnProgress, Rebuild, Recount
+from eventlog.rebuild import Rebuild
+from eventlog.recount import OnProgress, Recount
 from eventlog.roles import REBUILT
 
 

@@ -46,7 +46,7 @@ from eventlog.limits import (
     POSITION_MAX,
 )
 from eventlog.log import Log
-from eventlog.rebuild import OnProgress
+from eventlog.recount import OnProgress
 from eventlog.stats import KINDS as KINDS
 from eventlog.stats import log_stats
 from eventlog.views import SessionFacts

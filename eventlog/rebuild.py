@@ -9,7 +9,8 @@ Invariants:
     2. How far a rebuild came is in the store: one that was killed goes on from there, also in
        another process, and whoever writes meanwhile knows of it. What is under way is ended before
        another table is begun, whoever began it, so any number of rebuilds come to their ends.
-    3. A step reads at most ``STEP_BYTES_MAX`` of segments beyond the first.
+    3. A step does about ``STEP_BYTES_MAX`` of work: it ends with the segment that takes it there,
+       or with the rows that a purged session's base stands for.
     4. Nothing of the old table is needed, but for keys of purged events, which no record tells any
        more, and for what inline projections made of these as long as their base is loose.
 """
@@ -27,21 +28,20 @@ from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of, state_key
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
-from eventlog.limits import COMMIT_BYTES_MAX
+from eventlog.limits import COMMIT_MERGE_BYTES_MAX
 from eventlog.record import (
     BASE,
     CONTROL,
     HEAD_KIND_BYTE,
-    MESSAGE,
     Extension,
     Flag,
     Origin,
     Record,
     decode_extension,
 )
+from eventlog.recount import ROW_BYTES, STEP_BYTES_MAX, OnProgress
 from eventlog.roles import SPARE
-from eventlog.rollup import kept_in
-from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow, expose, protect
+from eventlog.rows import KeyedResult, SessionRow, expose, protect
 from eventlog.segment import HEAD_BYTES, SegmentPrefix
 
 if TYPE_CHECKING:
@@ -50,17 +50,15 @@ if TYPE_CHECKING:
     from eventlog.tables import ReadTables, SegmentCache, WriteTables
 
 REBUILD_KEY: Final = b"rebuild"
-STEP_BYTES_MAX: Final = COMMIT_BYTES_MAX  # decoded bytes of segments
 STEP_SESSIONS_MAX: Final = 2_048
+PUT_SLICE: Final = 256  # rows between two looks at the clock
+KEY_ROW_BYTES: Final = U64.size + 16  # of a key in ``key``
 _PROGRESS: Final = Struct("<QQQ")
 _FLAGGED: Final = {"key": int(Flag.KEYED), "id": int(Flag.NAMED)}
-_ROLLS_UP: Final = int(Flag.ROLLS_UP)
 _FLAGS_BYTE: Final = HEAD_KIND_BYTE + 2  # the low one, in a header
 _CONTROLS_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 
 Rows = list[tuple[bytes, bytes]]
-OnProgress = Callable[[str, int, int], None]
-"""Told after each step: the table, the last session that is through, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +66,21 @@ class Progress:
     """How far a rebuild came.
 
     Attributes:
-        session: The session that is next.
-        sequence: Its sequence that is next.
+        session: The session that is next; 0 while names of tenants are written.
+        sequence: Its sequence that is next; of tenants, their number.
         floor: Callers' ids of events at positions below it are in runs.
+        key: The last of the session's keys of purged events that was copied; empty before.
     """
 
     session: int
     sequence: int
     floor: int
+    key: bytes = b""
 
     def encode(self) -> bytes:
         """The row's value."""
-        return protect(REBUILD_KEY, _PROGRESS.pack(self.session, self.sequence, self.floor))
+        numbers = _PROGRESS.pack(self.session, self.sequence, self.floor)
+        return protect(REBUILD_KEY, numbers + self.key)
 
     @classmethod
     def decode(cls, value: bytes) -> Progress:
@@ -89,117 +90,10 @@ class Progress:
             CorruptionError: The bytes are not such a row.
         """
         rest = expose(REBUILD_KEY, value, "rebuild")
-        if len(rest) != _PROGRESS.size:
+        if len(rest) not in (_PROGRESS.size, _PROGRESS.size + KEY_ROW_BYTES):
             raise CorruptionError("has another size", where="rebuild")
-        return cls(*_PROGRESS.unpack(rest))
-
-
-class Recount:
-    """The task that makes the counts in session rows anew, from the segments' prefixes.
-
-    With ``keys`` it counts the rows of ``key``, which must be right by then, and nothing else.
-
-    Attributes:
-        events: Events that they count.
-        changed: Rows that said something else.
-    """
-
-    role = "session"
-
-    def __init__(
-        self,
-        cache: SegmentCache,
-        pause: Callable[[], None],
-        progress: OnProgress | None = None,
-        *,
-        keys: bool = False,
-    ) -> None:
-        self._keys = keys
-        self.events = 0
-        self.changed = 0
-        self.done = False
-        self._cache = cache
-        self._pause = pause
-        self._progress = progress
-        self._next = 1
-
-    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
-        """See ``tasks.Task``."""
-        stop = min(record.sessions_made + 1, self._next + STEP_SESSIONS_MAX)
-        rows: list[tuple[bytes, SessionRow]] = []
-        for number in range(self._next, stop):
-            row = tables.load_row(number)
-            if row.is_gone:
-                continue
-            counted = self._count(tables, number, row)
-            self.events += counted.sealed
-            if counted != row:
-                rows.append((U64.pack(number), counted))
-            self._pause()
-        self._next = stop
-        self.done = stop > record.sessions_made
-        if self._progress is not None:
-            self._progress(self.role, stop - 1, record.sessions_made)
-        if not rows:
-            return None
-        self.changed += len(rows)
-        tables.put_rows(rows)
-        # What memory holds of these rows is wrong, here and elsewhere.
-        return replace(record, generation=record.generation + 1)
-
-    def _count(self, tables: ReadTables, number: int, row: SessionRow) -> SessionRow:
-        counted = row.copy()
-        if self._keys:
-            counted.keys = sum([1 for _ in tables.rows("key", U64.pack(number))])
-            return counted
-        counted.segments = 0
-        last: tuple[bytes, SegmentPrefix] | None = None
-        for key, value in tables.rows("segment", U64.pack(number)):
-            if PAIR.unpack(key)[1] < row.first:
-                continue  # still to be removed
-            last = key, SegmentPrefix.unpack(key, value)
-            counted.segments += 1
-            self._pause()
-        if last is None:
-            return counted
-        key, prefix = last
-        counted.sealed = PAIR.unpack(key)[1] + 1
-        counted.messages = prefix.messages_before + prefix.messages
-        counted.last_position = prefix.last_position
-        counted.last_recorded_us = prefix.last_recorded_us
-        self._count_back(tables, number, row, counted)
-        return counted
-
-    def _count_back(
-        self, tables: ReadTables, number: int, row: SessionRow, counted: SessionRow
-    ) -> None:
-        """Head and roll-ups, from the end; where all that tells was purged, the row stays."""
-        has_head = has_rolled = False
-        since = 0
-        origin = Origin(number, row.tenant, row.name)
-        for segment in tables.segments(number, counted.sealed - 1, self._cache, reverse=True):
-            for place in range(segment.count - 1, -1, -1):
-                kind = segment.kinds[place]
-                if not has_head and kind < CONTROL:
-                    has_head = True
-                    counted.head = segment.first_sequence + place
-                if not has_rolled and segment.flags(place) & _ROLLS_UP:
-                    has_rolled = True
-                    counted.since_roll_up = since
-                    event = segment.make(place, origin, Record)
-                    kept = kept_in(event.extension, event.flags, event)
-                    trimmed = 0 if kept is None else counted.messages - since - kept
-                    if trimmed != row.trimmed:
-                        counted.trimmed, counted.details = trimmed, b""
-                since += kind == MESSAGE
-                if has_head and has_rolled:
-                    return
-            if segment.first_sequence <= row.first:
-                break
-        if not has_head and not row.first:
-            counted.head = NO_SEQUENCE
-        if not has_rolled and not row.first:  # what rolled up was of version 1, if anything did
-            counted.since_roll_up = min(row.since_roll_up, since)
+        session, sequence, floor = _PROGRESS.unpack_from(rest)
+        return cls(session, sequence, floor, rest[_PROGRESS.size :])
 
 
 class Rebuild:
@@ -245,17 +139,17 @@ class Rebuild:
             return None
         if under_way is None or stored is None:
             tables.transaction.drop(tables.tables[SPARE], delete=False)
-            _put_progress(tables, Progress(1, 0, record.floor))
+            first = 0 if self.role == "name" else 1
+            _put_progress(tables, Progress(first, 0, record.floor))
             return replace(record, roles=roles.begin(record.roles, self.role))
         progress = self._go_on(tables, record, Progress.decode(stored))
         if self._progress is not None:
-            self._progress(self.role, progress.session - 1, record.sessions_made)
+            through = max(0, progress.session - 1)
+            self._progress(self.role, through, record.sessions_made)
         if progress.session <= record.sessions_made:
             _put_progress(tables, progress)
             fp("rebuild.after_slice")
             return record
-        if self.role == "name":
-            self._name_tenants(tables, record)
         tables.transaction.delete(REBUILD_KEY, db=tables.tables["commit"])
         old = tables.tables[self.role]
         tables.transaction.drop(old, delete=False)
@@ -271,7 +165,9 @@ class Rebuild:
 
     def _go_on(self, tables: WriteTables, record: CommitRecord, start: Progress) -> Progress:
         """Write the rows of the next sessions."""
-        number, sequence = start.session, start.sequence
+        number, sequence, copied = start.session, start.sequence, start.key
+        if not number:
+            return self._name_tenants(tables, record, start)
         rows: Rows = []
         entries: list[tuple[bytes, int, int]] = []
         self._inline = InlineRows(self._projections, self._pause)
@@ -279,6 +175,7 @@ class Rebuild:
         last = min(record.sessions_made, number + STEP_SESSIONS_MAX - 1)
         while number <= last and left > 0:
             row = tables.load_row(number)
+            left -= 2 * ROW_BYTES
             if self.role in ("name", "activity"):
                 rows += _rows_of(self.role, number, row)
             elif not row.is_gone:
@@ -286,10 +183,13 @@ class Rebuild:
                     # Also when a purge came in between: what it removed nobody can read any more.
                     made = tables.rows(SPARE, U64.pack(number))
                     self._inline.add({key: None for key, _ in made})
-                    self._inline.add(self._base(tables, number, row))
+                    base = self._base(tables, number, row)
+                    self._inline.add(base)
+                    left -= ROW_BYTES * len(base)
                 for stop, prefix, segment in self._segments(tables, number, row, sequence):
                     self.events += prefix.count
                     sequence = stop
+                    left -= ROW_BYTES
                     if segment is not None:
                         left -= segment.memory_bytes
                         self._take(tables, number, row, segment, start.floor, rows, entries)
@@ -300,16 +200,27 @@ class Rebuild:
                     sequence = row.sealed
                 if sequence < row.sealed:
                     break
-                if self.role == "key":
-                    rows += _purged_keys(tables, number, row)
-            number, sequence = number + 1, 0
+                if self.role == "key" and row.first:
+                    count = max(1, left // ROW_BYTES)
+                    copied, met = self._copy_keys(tables, number, row, copied, count, rows)
+                    left -= ROW_BYTES * met
+                    if copied:
+                        break
+            number, sequence, copied = number + 1, 0, b""
             self.sessions += 1
             self._pause()
-        tables.put_spare(sorted(rows))
+        self._put(tables, rows)
         self._inline.write(tables, to_spare=True)
         if entries:
             tables.add_id_run(entries, only=SPARE)
-        return Progress(number, sequence, start.floor)
+            tables.merge_ids(COMMIT_MERGE_BYTES_MAX, SPARE)
+        return Progress(number, sequence, start.floor, copied)
+
+    def _put(self, tables: WriteTables, rows: Rows) -> None:
+        rows.sort()
+        for start in range(0, len(rows), PUT_SLICE):
+            tables.put_spare(rows[start : start + PUT_SLICE])
+            self._pause()
 
     def _segments(
         self, tables: ReadTables, number: int, row: SessionRow, sequence: int
@@ -322,21 +233,11 @@ class Rebuild:
         if first >= row.sealed:
             return
         only_controls = self.role == "state"
-        with tables.segment_cursor() as cursor:
-            found = cursor.set_range(PAIR.pack(number, first))
-            while found:
-                key, value = cursor.item()
-                if len(key) != PAIR.size:
-                    raise CorruptionError("key has another size", where=f"segment {key.hex()}")
-                owner, last = PAIR.unpack(key)
-                if owner != number:
-                    return
-                prefix = SegmentPrefix.unpack(key, value)
-                segment = None
-                if not only_controls or prefix.kinds & _CONTROLS_BIT:
-                    segment = self._cache.load(tables, key, value, keep=False)
-                yield last + 1, prefix, segment
-                found = cursor.next()
+        for prefix, key, value in _prefixes(tables, number, first):
+            segment = None
+            if not only_controls or prefix.kinds & _CONTROLS_BIT:
+                segment = self._cache.load(tables, key, value, keep=False)
+            yield PAIR.unpack(key)[1] + 1, prefix, segment
 
     def _take(
         self,
@@ -377,16 +278,20 @@ class Rebuild:
     ) -> Mapping[bytes, bytes | None]:
         """Rows of inline projections as of the events that were purged."""
         origin = Origin(number, row.tenant, row.name)
-        for segment in tables.segments(number, row.sealed - 1, self._cache, reverse=True):
-            place = segment.kinds.rfind(BASE)
-            if place >= 0:
-                event = segment.make(place, origin, Record)
-                base = base_of(self._projections, event, row.first)
-                if base is not None:
-                    return base
+        for prefix, key, value in _prefixes(tables, number, row.sealed - 1, reverse=True):
+            last = PAIR.unpack(key)[1]
+            self._pause()
+            if last < row.first:
                 break
-            if segment.first_sequence <= row.first:
-                break
+            if prefix.kinds & _CONTROLS_BIT:
+                segment = self._cache.load(tables, key, value, keep=False)
+                place = segment.kinds.rfind(BASE)
+                if place >= 0:
+                    event = segment.make(place, origin, Record)
+                    base = base_of(self._projections, event, row.first)
+                    if base is not None:
+                        return base
+                    break
         # The base is loose: the rows that purged events made stand as they are.
         found: dict[bytes, bytes | None] = {}
         for projection in self._projections:
@@ -397,13 +302,60 @@ class Rebuild:
                 self._pause()
         return found
 
-    def _name_tenants(self, tables: WriteTables, record: CommitRecord) -> None:
+    def _copy_keys(
+        self,
+        tables: ReadTables,
+        number: int,
+        row: SessionRow,
+        after: bytes,
+        count: int,
+        rows: Rows,
+    ) -> tuple[bytes, int]:
+        """Note rows of keys whose events were purged, from the table that serves.
+
+        Returns:
+            The last key that was looked at, empty when there is none after it; and how many were.
+        """
+        start = after + b"\0" if after else b""
+        met = 0
+        for key, value in tables.rows("key", U64.pack(number), start=start):
+            if met == count:
+                return after, met
+            if KeyedResult.decode(key, value).first < row.first:
+                rows.append((key, value))
+            after = key
+            met += 1
+            self._pause()
+        return b"", met
+
+    def _name_tenants(self, tables: WriteTables, record: CommitRecord, start: Progress) -> Progress:
         rows: Rows = []
-        for number in range(1, record.tenants_made + 1):
+        count = max(1, STEP_BYTES_MAX // ROW_BYTES)
+        stop = min(record.tenants_made, start.sequence + count)
+        for number in range(start.sequence + 1, stop + 1):
             key = name_key(tables.load_tenant(number).name, "")
             rows.append((key, protect(key, U64.pack(number))))
             self._pause()
-        tables.put_spare(sorted(rows))
+        self._put(tables, rows)
+        if stop < record.tenants_made:
+            return Progress(0, stop, start.floor)
+        return Progress(1, 0, start.floor)
+
+
+def _prefixes(
+    tables: ReadTables, number: int, first: int, *, reverse: bool = False
+) -> Iterator[tuple[SegmentPrefix, bytes, bytes]]:
+    """Prefix, key and value of a session's segments, from the one of a sequence on."""
+    with tables.segment_cursor() as cursor:
+        found = cursor.set_range(PAIR.pack(number, first))
+        while found:
+            key, value = cursor.item()
+            if len(key) != PAIR.size:
+                raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+            if PAIR.unpack(key)[0] != number:
+                return
+            yield SegmentPrefix.unpack(key, value), key, value
+            found = cursor.prev() if reverse else cursor.next()
 
 
 def _put_progress(tables: WriteTables, progress: Progress) -> None:
@@ -429,14 +381,3 @@ def _key_row(number: int, event: Record, marks: dict[int, object]) -> tuple[byte
     key = U64.pack(number) + digest
     result = KeyedResult(content, event.sequence, last, event.position + count - 1)
     return key, result.encode(key)
-
-
-def _purged_keys(tables: ReadTables, number: int, row: SessionRow) -> Rows:
-    """Rows of keys whose events were purged, from the table that serves."""
-    if not row.first:
-        return []
-    return [
-        (key, value)
-        for key, value in tables.rows("key", U64.pack(number))
-        if KeyedResult.decode(key, value).first < row.first
-    ]

@@ -121,11 +121,19 @@ class ReadTables:
             raise CorruptionError("are missing", where="options")
         return expose(OPTIONS_KEY, value, "options")
 
-    def rows(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of a table in key order, of keys that begin with a prefix."""
+    def rows(
+        self, table: str, prefix: bytes = b"", *, start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a table in key order.
+
+        Args:
+            table: Its name.
+            prefix: What the keys begin with.
+            start: The least key to begin at, if there is a prefix.
+        """
         cursor = self.transaction.cursor(self.tables[table])
         try:
-            found = cursor.set_range(prefix) if prefix else cursor.first()
+            found = cursor.set_range(max(prefix, start)) if prefix else cursor.first()
             while found:
                 key, value = cursor.item()
                 if not key.startswith(prefix):
@@ -539,9 +547,9 @@ class WriteTables(ReadTables):
         for each in self.written("id") if only is None else (only,):
             self._runs_of(each).add_run(self.transaction, entries)
 
-    def merge_ids(self, budget_bytes: int) -> int:
+    def merge_ids(self, budget_bytes: int, table: str = "id") -> int:
         """Do a bounded piece of merging of id runs."""
-        return self._runs_of("id").merge_step(self.transaction, budget_bytes)
+        return self._runs_of(table).merge_step(self.transaction, budget_bytes)
 
     def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
         """Callers' ids in the runs."""

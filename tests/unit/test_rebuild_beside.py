@@ -6,15 +6,18 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine import Store
 from eventlog import rebuild as rebuilding
-from eventlog.rebuild import Rebuild, Recount
+from eventlog import recount
+from eventlog.rebuild import Rebuild
+from eventlog.recount import Recount
 from eventlog.roles import REBUILT
 from eventlog.rows import CommitRecord
 from eventlog.tables import WriteTables
@@ -204,3 +207,116 @@ def test_purges_beside_it_lose_nothing(
     before = derived(store)
     store.rebuild()
     assert derived(store) == before
+
+
+class Metered(OneStep):
+    """Also counts what one step reads: rows of tables and of sessions, and segments."""
+
+    def __init__(self, task: Rebuild | Recount, meter: pytest.MonkeyPatch) -> None:
+        super().__init__(task)
+        self.met = 0
+        self._meter = meter
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
+        rows, segments = tables.rows, tables.segments
+        load_row, load_tenant = tables.load_row, tables.load_tenant
+
+        def counted(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+            def walk(*given: Any, **named: Any) -> Iterator[Any]:
+                for each in read(*given, **named):
+                    self.met += 1
+                    yield each
+
+            return walk
+
+        def counting(read: Callable[[int], Any]) -> Callable[[int], Any]:
+            def load(number: int) -> Any:
+                self.met += 1
+                return read(number)
+
+            return load
+
+        with self._meter.context() as patch:
+            patch.setattr(tables, "rows", counted(rows))
+            patch.setattr(tables, "segments", counted(segments))
+            patch.setattr(tables, "load_row", counting(load_row))
+            patch.setattr(tables, "load_tenant", counting(load_tenant))
+            return super().step(tables, record)
+
+
+def wide(store: Store) -> None:
+    """Many tenants, many sessions, one of many segments, and one of many keys that were purged."""
+    for number in range(60):
+        store.tenant(f"t{number}").session("s").append(said("x"))
+    keys = store.session("keys")
+    for number in range(300):
+        keys.append(said("x"), idempotency_key=f"k{number}")
+        keys.update_state({f"v{number % 9}": number})
+    store.flush()
+    keys.purge(400).result()
+    long = store.session("long")
+    for number in range(30):
+        long.append_event("note", {"n": number}, idempotency_key=f"k{number}").result()
+        long.append_many([said(f"{number} {place}") for place in range(50)]).result()
+        store.flush()
+
+
+@pytest.mark.parametrize("role", ["session", "session and keys", *REBUILT])
+def test_steps_are_small_whatever_there_is(
+    role: str, checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step took 4 MiB of segments, 2,048 sessions or all keys of one: up to 0.35 s of the lock.
+
+    Now all that it reads counts, and what is more than that is left for later steps, also of one
+    session.
+    """
+    store = checked_store(snapshot_frequency=4_096 if role == "session" else 10)
+    merges: Any = store._log.writer.composer.merges
+    merges.note = lambda _: None  # so that there are many segments
+    wide(store)
+    before = derived(store)
+    monkeypatch.setattr(rebuilding, "STEP_BYTES_MAX", 5_000)
+    monkeypatch.setattr(recount, "STEP_BYTES_MAX", 5_000)
+    log = store._log
+    task: Rebuild | Recount = (
+        Recount(log.cache, log.writer.pause, keys=role != "session")
+        if role.startswith("session")
+        else task_of(store, role)
+    )
+    steps = 0
+    while not task.done:
+        step = Metered(task, monkeypatch)
+        log.writer.run(step)
+        steps += 1
+        assert step.met <= 5_000 // rebuilding.ROW_BYTES + 20  # of the base of the one that has one
+        if steps == 3:
+            log.writer.run(OneStep(task_of(store, "activity")))  # another one in between
+    assert steps > 5
+    if isinstance(task, Recount):
+        assert task.changed == 0
+    store.rebuild()
+    assert derived(store) == before
+
+
+def test_a_session_that_changes_while_it_is_counted(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was counted of it before is thrown away, and there is an end."""
+    store = checked_store(snapshot_frequency=10)
+    wide(store)
+    monkeypatch.setattr(recount, "STEP_BYTES_MAX", 1_000)
+    log = store._log
+    task = Recount(log.cache, log.writer.pause, keys=True)
+    steps = 0
+    while not task.done:
+        steps += 1
+        log.writer.run(OneStep(task))
+        for name in ("keys", "long"):
+            session = store.session(name)
+            session.append(said("more"), idempotency_key=f"more {steps}").result()
+            info = session.info()
+            assert info is not None
+            session.purge(info.event_count).result()
+        assert steps < 1_000
+    assert task.changed == 0
+    assert store.check().ok
