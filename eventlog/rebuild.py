@@ -181,8 +181,8 @@ class Rebuild:
             elif not row.is_gone:
                 if self.role == "state" and row.first > sequence:
                     # Also when a purge came in between: what it removed nobody can read any more.
-                    made = tables.rows(SPARE, U64.pack(number))
-                    self._inline.add({key: None for key, _ in made})
+                    written = tables.rows(SPARE, U64.pack(number))
+                    self._inline.add({key: None for key, _ in written})
                     base = self._base(tables, number, row)
                     self._inline.add(base)
                     left -= ROW_BYTES * len(base)
@@ -191,8 +191,10 @@ class Rebuild:
                     sequence = stop
                     left -= ROW_BYTES
                     if segment is not None:
-                        left -= segment.memory_bytes
+                        made = len(rows) + len(entries)
                         self._take(tables, number, row, segment, start.floor, rows, entries)
+                        made = len(rows) + len(entries) - made
+                        left -= segment.memory_bytes + ROW_BYTES * made
                     self._pause()
                     if left <= 0 and sequence < row.sealed:
                         break
