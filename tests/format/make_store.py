@@ -18,9 +18,11 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from engine import Store
 from engine.export import event_to_line
+from eventlog import sealing
 from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.place import FORMAT_VERSION
 from eventlog.seams import Clock
@@ -186,7 +188,8 @@ def main() -> None:
     target = STORES / f"{FORMAT_VERSION}.tar.xz"
     if target.exists():
         sys.exit(f"{target} is there; stores of a released format never change")
-    with TemporaryDirectory() as temporary, slow_clock():
+    seals_short_runs = patch.object(sealing, "DUE_EVENTS", FREQUENCY)
+    with TemporaryDirectory() as temporary, slow_clock(), seals_short_runs:
         folder = Path(temporary) / "store"
         with Store.open(folder, snapshot_frequency=FREQUENCY) as store:
             write_story(store)
