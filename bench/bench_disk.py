@@ -37,8 +37,7 @@ from engine import Store
 FIGURES: Final = ("store_vs_sqlite", "vacuumed_vs_sqlite", "agents_vs_sqlite")
 _LIVE: Final = 64  # conversations at once
 _LIVE_AGENTS: Final = 16
-_DIALOGUES: Final = 12_000  # as many as the real ones
-_DIALOGUES_QUICK: Final = 3_000
+_DIALOGUES: Final = 12_000  # as many as the real ones; of fewer the hot log is a larger part
 _AGENTS: Final = 300
 
 
@@ -49,7 +48,7 @@ class Taken:
     Attributes:
         events: Messages.
         raw: Their bodies alone, as CBOR.
-        burst: The store, closed, after one burst without a pause.
+        burst: The store, closed, after one burst without a pause; 0 where that is not taken.
         written: The store, closed, after calls at their own pace.
         vacuumed: The store after ``Store.vacuum``.
         sqlite: SQLite, its WAL checkpointed.
@@ -73,9 +72,13 @@ class Taken:
 def run(settings: Settings, report: Report) -> None:
     """Measure dialogues, then agents' logs."""
     if settings.wants("store_vs_sqlite") or settings.wants("vacuumed_vs_sqlite"):
-        count = _DIALOGUES_QUICK if settings.quick else _DIALOGUES
         taken = _measure(
-            settings, report, "dialogues", short_dialogues, lambda: made_dialogues(count), _LIVE
+            settings,
+            report,
+            "dialogues",
+            short_dialogues,
+            lambda: made_dialogues(_DIALOGUES),
+            _LIVE,
         )
         if settings.wants("store_vs_sqlite"):
             report.results.append(Result("store_vs_sqlite", taken.written / taken.sqlite))
@@ -121,10 +124,12 @@ def _taken(settings: Settings, conversations: Sequence[Conversation], live: int)
     with fresh_directory(settings) as directory:
         store, rows = directory / "store", directory / "rows"
         even_start()
-        fill_store(directory / "burst", conversations, live, pauses=False)
-        burst = bytes_on_disk(directory / "burst")
-        shutil.rmtree(directory / "burst")
-        even_start()
+        burst = 0
+        if not settings.quick:
+            fill_store(directory / "burst", conversations, live, pauses=False)
+            burst = bytes_on_disk(directory / "burst")
+            shutil.rmtree(directory / "burst")
+            even_start()
         fill_store(store, conversations, live, pauses=True)
         written = bytes_on_disk(store)
         Store.vacuum(store)
