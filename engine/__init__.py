@@ -5,9 +5,11 @@ from __future__ import annotations
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
 from engine.drafting import Part
+from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import LoadResult
 from engine.reading import Events, Subscription
+from engine.rebuilding import RebuildReport
 from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
@@ -60,6 +62,7 @@ __all__ = [
     "CorruptionError",
     "DamagedInputError",
     "DuplicateIdError",
+    "ErasureReceipt",
     "Event",
     "Events",
     "Finding",
@@ -77,6 +80,7 @@ __all__ = [
     "Part",
     "QuotaExceededError",
     "ReadOnlyError",
+    "RebuildReport",
     "RestoreReport",
     "Session",
     "SessionAt",

@@ -28,7 +28,7 @@ class ErasureReceipt:
         number: Number of the incarnation that is gone.
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
-        is_live: Whether a live record, but for the dictionaries, still holds any of it; False.
+        is_live: Whether a live record still holds any of it: only where ``dictionaries`` may.
         is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
         backups: What became of copies of the store.
         dictionaries: Numbers of the compression dictionaries that may quote it until ``vacuum``.
@@ -89,6 +89,7 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
         number=done.session_number,
         event_count=done.last,
         position=done.position,
+        is_live=bool(quoting),
         dictionaries=tuple(quoting),
     )
 

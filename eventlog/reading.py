@@ -85,12 +85,13 @@ def read_page(
         The events, and the sequence to go on with (``last + 1`` when all is read).
 
     Raises:
-        TrimmedError: Event ``first`` was purged.
+        TrimmedError: Event ``first`` was purged, or all up to ``last`` were.
     """
     found: list[R] = []
-    if 0 < first < view.first:
+    if 0 < first < view.first or last < view.first:
         raise TrimmedError(
-            f"event {first} of session {view.origin.name!r} was purged", first=view.first
+            f"event {first} of session {view.origin.name!r} was purged; it begins at {view.first}",
+            first=view.first,
         )
     first = max(first, view.first)
     size = 0

@@ -256,7 +256,7 @@ def _require_told(store: Store, receipt: ErasureReceipt) -> None:
     """The receipt names the dictionaries that may quote the session, and the copies."""
     with store._log.views.transaction() as tables:
         assert list(receipt.dictionaries) == tables.dictionaries_of({receipt.number})
-    assert not receipt.is_live and receipt.is_in_file
+    assert receipt.is_live is bool(receipt.dictionaries) and receipt.is_in_file
     assert "not touched" in receipt.backups
 
 

@@ -334,3 +334,15 @@ def test_a_session_as_it_was_never_shows_events_of_the_next_one(
         before.events()
     with pytest.raises(SessionGoneError):
         list(events)
+
+
+def test_a_stretch_that_was_purged_as_a_whole_is_said_so(store: Store) -> None:
+    """It read as an empty one."""
+    talk(store)
+    session = store.session("a")
+    session.purge(20).result()
+    for first, last in ((0, 5), (0, 19), (3, 7)):
+        with pytest.raises(TrimmedError, match="begins at 20") as caught:
+            list(session.events(first, last))
+        assert caught.value.first == 20
+    assert next(iter(session.events(0, 20))).sequence == 20

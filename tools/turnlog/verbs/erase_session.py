@@ -33,12 +33,12 @@ def run(path: Path, name: str, *, tenant: str, yes: bool, as_json: bool) -> Exit
             }
         )
         return ExitCode.OK
-    screen.line(
-        f"erased {terminal.quote(name)}: {terminal.counted(receipt.event_count, 'event')}; no live "
-        "record holds any of it"
-    )
-    screen.line("the data file may hold old pages of it until turnlog vacuum; " + receipt.backups)
+    what = "no live record holds any of it"
     if receipt.dictionaries:
         numbers = ", ".join(map(str, receipt.dictionaries))
-        screen.line(f"what sessions have in common (dictionary {numbers}) may quote it until then")
+        what = f"of live records only dictionary {numbers} may quote it, until turnlog vacuum"
+    screen.line(
+        f"erased {terminal.quote(name)}: {terminal.counted(receipt.event_count, 'event')}; {what}"
+    )
+    screen.line("the data file may hold old pages of it until turnlog vacuum; " + receipt.backups)
     return ExitCode.OK
