@@ -34,7 +34,7 @@ from eventlog.limits import (
 
 SMALL_BYTES: Final = 512  # what an append of at most so many bytes counts
 LOOKED_MAX: Final = 4 * COMMIT_EVENTS_MAX  # appends looked at for one batch
-TIDY_DELAY_US: Final = 5_000  # a lone caller's next append comes sooner, and seals on its way
+TIDY_DELAY_US: Final = 50_000  # callers that wait for each other come sooner, and seal on their way
 RACE_MAX: Final = 256  # appends that threads may offer at once between a look and the next
 
 assert QUEUE_APPENDS_MAX * SMALL_BYTES < QUEUE_BYTES_MAX
