@@ -285,12 +285,7 @@ def drive(
         gate: A FIFO; wait there for a byte before anything is done to the store.
     """
     notes = Journal(journal)
-    counts: Counter[str] = Counter()
-    if failpoint == "count":
-        set_failpoints({name: _counter(counts, name) for name in NAMES})
-    elif failpoint is not None:
-        act = kill() if action == "kill" else raise_(ERRORS[action])
-        set_failpoints({failpoint: Fault(hit, act)})
+    counts = arm(failpoint, hit, action)
     if gate is not None:
         wait_at(gate)
     store = _open(path, notes)
@@ -308,6 +303,26 @@ def wait_at(gate: str) -> None:
     descriptor = os.open(gate, os.O_RDWR)  # also for writing, so that opening does not wait
     os.read(descriptor, 1)
     os.close(descriptor)
+
+
+def arm(failpoint: str | None, hit: int, action: str) -> Counter[str]:
+    """Set the fault that a process is told of.
+
+    Args:
+        failpoint: Where it comes; None for no fault, ``"count"`` to count all failpoints instead.
+        hit: At which pass.
+        action: ``kill``, or a key of ``ERRORS``.
+
+    Returns:
+        How often each failpoint was passed; filled while the process goes on.
+    """
+    counts: Counter[str] = Counter()
+    if failpoint == "count":
+        set_failpoints({name: _counter(counts, name) for name in NAMES})
+    elif failpoint is not None:
+        act = kill() if action == "kill" else raise_(ERRORS[action])
+        set_failpoints({failpoint: Fault(hit, act)})
+    return counts
 
 
 def _counter(counts: Counter[str], name: str) -> Callable[[], object]:

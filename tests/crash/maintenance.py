@@ -6,15 +6,13 @@ or what the work makes of it, and nothing in between; run once more to its end, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from engine import Store
 from eventlog.errors import TurnlogError
-from eventlog.failpoints import NAMES, kill, raise_, set_failpoints
-from tests.crash.driver import ERRORS, OPENINGS_MAX, Fault, wait_at
+from tests.crash.driver import OPENINGS_MAX, arm, wait_at
 from tests.crash.journal import Journal
 from tests.crash.upkeep import AFTER, WAIT_S, Work
 from tests.crash.works_of_files import FILE_WORKS
@@ -50,12 +48,7 @@ def perform(
         gate: A FIFO; wait there for a byte before anything is done to the store.
     """
     notes = Journal(journal)
-    counts: Counter[str] = Counter()
-    if failpoint == "count":
-        set_failpoints({name: _counter(counts, name) for name in NAMES})
-    elif failpoint is not None:
-        act = kill() if action == "kill" else raise_(ERRORS[action])
-        set_failpoints({failpoint: Fault(hit, act)})
+    counts = arm(failpoint, hit, action)
     if gate is not None:
         wait_at(gate)
     _try(lambda: WORKS[name].run(Path(path)), notes, "work")
@@ -86,7 +79,3 @@ def _append(path: str) -> None:
             session.append({"role": "user"}).result(WAIT_S)
         except TurnlogError:
             session.append({"role": "user"}).result(WAIT_S)
-
-
-def _counter(counts: Counter[str], name: str) -> Callable[[], object]:
-    return lambda: counts.update((name,))
