@@ -250,9 +250,8 @@ class Composer:
         projections = self._projections if tables.has("state") else ()
         dictionary_of = self._follow_dictionaries(tables, record)
         sealing = Sealing(floor=record.floor)
-        if self.environment.has_room(
-            tables.transaction
-        ):  # else what is left of the disk is for removals
+        # Without room, what is left of the disk is for removals.
+        if self.environment.has_room(tables.transaction):
             sealing = seal(
                 tables,
                 log,

@@ -130,18 +130,7 @@ def _fill(
 ) -> None:
     """Write everything a store consists of and make it durable, but for its name."""
     fill_lock_files(temporary, files)
-    environment = open_with_smaller_maps(
-        map_bytes,
-        lambda size: lmdb.open(
-            str(temporary),
-            map_size=size,
-            mode=0o600,
-            create=False,
-            lock=False,  # nobody else knows of it
-            max_dbs=TABLES_MAX,
-            lib_version=LMDB_VERSION,
-        ),
-    )
+    environment = open_private(temporary, map_bytes)
     try:
         # One transaction: a store without its tables or its commit record never exists.
         with environment.begin(write=True) as txn:
@@ -200,6 +189,22 @@ def _take_place(temporary: Path, target: Path, files: Files) -> None:
         if not has_marker(target, files):
             raise NotAStoreError(f"{target} holds something else by now") from error
         files.remove_folder(temporary)  # another process was first
+
+
+def open_private(folder: Path, map_bytes: int) -> lmdb.Environment:
+    """The database in a temporary folder; made if there is none, and without locks."""
+    return open_with_smaller_maps(
+        map_bytes,
+        lambda size: lmdb.open(
+            str(folder),
+            map_size=size,
+            mode=0o600,
+            create=False,  # the folder, which is there
+            lock=False,  # nobody else knows of it
+            max_dbs=TABLES_MAX,
+            lib_version=LMDB_VERSION,
+        ),
+    )
 
 
 def open_with_smaller_maps(

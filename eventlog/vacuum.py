@@ -27,7 +27,7 @@ import lmdb
 from xxhash import xxh3_128
 
 from eventlog.backup import opened_copy
-from eventlog.creation import LMDB_VERSION, fill_lock_files, open_with_smaller_maps
+from eventlog.creation import fill_lock_files, open_private
 from eventlog.environment import Environment
 from eventlog.errors import (
     CorruptionError,
@@ -38,7 +38,6 @@ from eventlog.limits import (
     ALONE_DEADLINE_MS,
     MIB,
     REWRITE_BYTES,
-    TABLES_MAX,
 )
 from eventlog.lmdb_errors import map_error, map_os_error, why_full
 from eventlog.place import LOCK_FILE
@@ -222,18 +221,7 @@ class _Rewrite:
 
     def fill(self, count: _Count) -> dict[str, _Sum]:
         """Write every row; the commit record last, in a transaction of which it is true."""
-        target = open_with_smaller_maps(
-            self._environment.map_bytes,
-            lambda size: lmdb.open(
-                str(self._folder),
-                map_size=size,
-                mode=0o600,
-                create=False,
-                lock=False,  # nobody else knows of it
-                max_dbs=TABLES_MAX,
-                lib_version=LMDB_VERSION,
-            ),
-        )
+        target = open_private(self._folder, self._environment.map_bytes)
         try:
             with target.begin(write=True) as txn:
                 db = {name: target.open_db(name.encode(), txn=txn) for name in self._names}
