@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.blobs import require_content
 from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
+from engine.reading import SessionPager
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError
+from eventlog.index import Name
+from eventlog.keys import U64_MAX
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
 from eventlog.reading import SessionView
@@ -209,7 +212,19 @@ class Beginnings:
             return Preface(opening, None)
         # Where no public event is left, none tells by its parent what the head is.
         head = {"head": facts.head} if facts.head < sequence else {}
-        return Preface(opening, {**base.body, **head})
+        followed = self._followed(name, sequence) if past.view.branches else {}
+        return Preface(opening, {**base.body, **head, **followed})
+
+    def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
+        """The purged events that others follow, and their branches, which only those tell."""
+        found: dict[int, int] = {}
+        pager = SessionPager(self._log, name, first, U64_MAX, None)
+        while page := pager.next_page():
+            for event in page:
+                parent = event.parent
+                if parent is not None and parent < first:
+                    found[parent] = event.fork_branch if event.opens_branch else event.branch
+        return {"followed": [list(each) for each in sorted(found.items())]} if found else {}
 
     @staticmethod
     def _require(event: Event, view: SessionView | None, first: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
 from engine.variables import check_change
-from eventlog.ack import Ack, Beginning, Draft, Removal, Terms
+from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, event_of
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
@@ -30,10 +30,23 @@ from eventlog.limits import (
     KEY_BYTES_MAX,
     MAX_MESSAGES_MAX,
     METADATA_BYTES_MAX,
+    POSITION_MAX,
+    SESSION_BRANCHES_MAX,
     SNAPSHOT_FREQUENCY_MAX,
     TIME_MAX,
 )
-from eventlog.record import MESSAGE, NO_TIME, VARIABLES, Extension, Flag, encode_tail
+from eventlog.record import (
+    BRANCH_NAME,
+    CONTROL,
+    HEAD_MOVE,
+    MESSAGE,
+    NO_TIME,
+    VARIABLES,
+    Extension,
+    Flag,
+    branch_tail,
+    encode_tail,
+)
 
 AckMode = Literal["durable", "queued"]
 
@@ -53,7 +66,7 @@ _HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
 _INDEXABLE: Final = int(Flag.INDEXABLE)
 
 _TOKENS_MAX: Final = 2**32 - 1
-_STORE_ID_DIGITS: Final = 10
+FORKS: Final = 1  # the branch of a drafted move of the head that forks
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,8 @@ def draft_event(
     speech_id: str | None = None,
     request_id: str | None = None,
     blobs: Sequence[bytes] = (),
+    parent: int | str | None = None,
+    parent_branch: int | None = None,
     recorded_us: int | None = None,
     loading: bool = False,
 ) -> Draft:
@@ -141,6 +156,8 @@ def draft_event(
         flags |= _NAMED
     if code == VARIABLES:
         check_change(body)
+    if parent is not None:
+        check_parent(parent)
     encoded, fixes = encode_body(body)
     metadata_fixes: Fixes | None = None
     if metadata is not None:
@@ -177,21 +194,74 @@ def draft_event(
     if is_indexable(code, role):
         flags |= _INDEXABLE
     extension = encode_plain(marks) if marks else b""
+    tail = encode_tail(
+        code,
+        role,
+        flags,
+        NO_TIME if time_us is None else whole(time_us, "time_us", -TIME_MAX, TIME_MAX),
+        0 if tokens is None else whole(tokens, "tokens", 0, _TOKENS_MAX),
+        len(extension),
+    )
+    if code == HEAD_MOVE:
+        tail = branch_tail(tail, FORKS if check_move(body, parent) else 0, None)
+    elif code == BRANCH_NAME:
+        check_naming(body)
+    if parent is not None and (
+        (code >= CONTROL and code not in (HEAD_MOVE, BRANCH_NAME))
+        or (code == BRANCH_NAME and parent == -1)
+    ):
+        raise UsageError(f"an event of kind {kind!r} follows no other")
     return Draft(
-        encode_tail(
-            code,
-            role,
-            flags,
-            NO_TIME if time_us is None else whole(time_us, "time_us", -TIME_MAX, TIME_MAX),
-            0 if tokens is None else whole(tokens, "tokens", 0, _TOKENS_MAX),
-            len(extension),
-        ),
+        tail,
         extension + encoded,
         len(extension),
         id,
         None if recorded_us is None else whole(recorded_us, "recorded_us", 0, TIME_MAX),
         tuple(blobs),
+        parent,
+        None
+        if parent_branch is None
+        else whole(parent_branch, "followed", 0, SESSION_BRANCHES_MAX - 1),
     )
+
+
+def check_parent(parent: int | str) -> None:
+    """Raise for what can be no parent: a sequence, -1 for none, or an event's id.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if type(parent) is str:
+        name_bytes(parent, "parent")
+    else:
+        whole(parent, "parent", -1, POSITION_MAX)
+
+
+def check_move(body: Any, parent: int | str | None) -> bool:
+    """Raise for what is no move of the head; whether it forks.
+
+    Raises:
+        UsageError: It is none; says why.
+    """
+    if parent is None:
+        raise UsageError("a head_move needs the parent that becomes the head, or -1")
+    if body is None:
+        return False
+    if type(body) is not dict or body != {"fork": True}:
+        raise UsageError("the body of a head_move is None or {'fork': True}")
+    return True
+
+
+def check_naming(body: Any) -> None:
+    """Raise for what is no body of a ``branch_name`` event.
+
+    Raises:
+        UsageError: It is none; says why.
+    """
+    if type(body) is not dict or not body or not body.keys() <= {"set", "delete"}:
+        raise UsageError("a branch is named by a dict with 'set' or 'delete', a name")
+    for name in body.values():
+        name_bytes(name, "branch name")
 
 
 def draft_control(code: int, body: object = None) -> Draft:
@@ -271,6 +341,7 @@ def make_ack(
         create=create,
         only_existing=only_existing,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
+        linked=any([draft.parent is not None for draft in drafts]),
         refers=any([draft.blobs for draft in drafts]),
         caller_id=last_id,
         queued=_is_queued(mode),
@@ -311,6 +382,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
             terms=Terms(
                 expected_head=_checked_head(part.expected_head),
                 named=any([draft.caller_id is not None for draft in part.drafts]),
+                linked=any([draft.parent is not None for draft in part.drafts]),
             ),
             event_count=len(part.drafts),
         )
@@ -389,15 +461,7 @@ def _checked_text(text: str, what: str) -> str:
 
 def _check_caller_id(caller_id: str) -> None:
     name_bytes(caller_id, "id")
-    number, dot, sequence = caller_id.partition(".")
-    if (
-        dot
-        and len(sequence) >= _STORE_ID_DIGITS
-        and sequence.isascii()
-        and sequence.isdigit()
-        and number
-        and all([digit in "0123456789abcdef" for digit in number])
-    ):
+    if event_of(caller_id) is not None:
         raise InvalidNameError(f"id {caller_id!r} has the form of ids made by the store")
 
 

@@ -14,6 +14,7 @@ from eventlog.rows import SessionRow
 
 _UNREAD: Any = object()
 _VOID: Final = int(Flag.VOID)
+_OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
 
 
 class Event(Record):
@@ -104,9 +105,17 @@ class Event(Record):
 
     @property
     def parent(self) -> int | None:
-        """Sequence of the event that this one follows; None at the root and for control kinds."""
+        """Sequence of the event that this one follows; None at a root and for control kinds.
+
+        Of a ``head_move`` the event that became the head, of a ``branch_name`` one on that branch.
+        """
         parent = self.parent_word
         return None if parent == NO_PARENT else parent
+
+    @property
+    def opens_branch(self) -> bool:
+        """Whether its branch begins here."""
+        return bool(self.flags & _OPENS_BRANCH)
 
     @property
     def time_us(self) -> int | None:

@@ -26,6 +26,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog.limits import DEPTH_MAX, EVENT_BLOBS_MAX, INT_MAX, INT_MIN, POSITION_MAX, TIME_MAX
+from eventlog.record import HEAD_MOVE
 
 if TYPE_CHECKING:
     from engine.events import Event
@@ -153,11 +154,22 @@ def line_mapping(
 ) -> dict[str, Any]:
     """The export line of an event as a mapping, escaped and in the order of ``LINE_KEYS``."""
     values = {key: getattr(event, key) for key in LINE_KEYS if key != "base"}
+    values["parent"] = parent_in_line(event)
     values["base"] = base
     values["blobs"] = [address.hex() for address in event.blobs] if blobs is None else list(blobs)
     if opening is not None:
         values["opening"] = dict(opening)
     return escape_line(values)
+
+
+def parent_in_line(event: Event) -> int | None:
+    """The parent as a line states it: -1 for an event that begins a path of its own.
+
+    A session's first event need not say so, as there is nothing that it could follow.
+    """
+    if event.parent is None and (event.opens_branch or event.kind_code == HEAD_MOVE):
+        return -1
+    return event.parent
 
 
 def escape_line(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +220,9 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
     event["tenant"] = event["tenant"] or ""
     for key in _COUNT_KEYS:
         item = event[key]
-        if item is not None and (type(item) is not int or not 0 <= item <= POSITION_MAX):
-            raise ValueError(f"{key} must be an integer from 0 to 2**63-1")
+        least = -1 if key == "parent" else 0
+        if item is not None and (type(item) is not int or not least <= item <= POSITION_MAX):
+            raise ValueError(f"{key} must be an integer from {least} to 2**63-1")
     time_us = event["time_us"]
     if time_us is not None and (
         type(time_us) is not int or not -TIME_MAX - 1 <= time_us <= TIME_MAX

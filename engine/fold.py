@@ -13,12 +13,13 @@ import threading
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from engine.events import Event
+from engine.naming import BranchName, decode_names, encode_names, named_by
 from engine.variables import (
     StoredVariable,
     changed_by,
@@ -28,10 +29,11 @@ from engine.variables import (
 from eventlog.errors import CorruptionError
 from eventlog.limits import FOLDS_BYTES_MAX, POSITION_MAX
 from eventlog.log import Log
-from eventlog.record import VARIABLES
+from eventlog.record import BRANCH_NAME, VARIABLES
 
-FOLDED_KINDS: Final = frozenset({VARIABLES})
+FOLDED_KINDS: Final = frozenset({VARIABLES, BRANCH_NAME})
 _NOTHING: Final[Mapping[str, StoredVariable]] = MappingProxyType({})
+_NO_NAMES: Final[Mapping[str, BranchName]] = MappingProxyType({})
 _FOLD_BYTES: Final = 400  # of a fold without anything
 _ENTRY_BYTES: Final = 100  # of a mapping, for each entry
 
@@ -43,10 +45,12 @@ class Fold:
     Attributes:
         sequence: The last event that is in it.
         variables: The variables by key.
+        names: The names of branches.
     """
 
     sequence: int = -1
     variables: Mapping[str, StoredVariable] = field(default_factory=lambda: _NOTHING)
+    names: Mapping[str, BranchName] = field(default_factory=lambda: _NO_NAMES)
     memory_bytes: int = field(default=_FOLD_BYTES, compare=False)
 
     def after(self, events: Iterable[Event], sequence: int) -> Fold:
@@ -60,30 +64,50 @@ class Fold:
             CorruptionError: The body of an event is none of its kind.
         """
         changes: dict[str, StoredVariable | None] = {}
+        named: dict[str, BranchName | None] = {}
         for event in events:
-            changes.update(changed_by(event))
-        if not changes:
-            return Fold(sequence, self.variables, self.memory_bytes)
-        kept = {**self.variables, **changes}
-        return make_fold(sequence, {key: each for key, each in kept.items() if each is not None})
+            if event.kind_code == BRANCH_NAME:
+                named.update(named_by(event))
+            else:
+                changes.update(changed_by(event))
+        if not changes and not named:
+            return replace(self, sequence=sequence)
+        variables = {**self.variables, **changes}
+        names = {**self.names, **named}
+        return make_fold(
+            sequence,
+            {key: each for key, each in variables.items() if each is not None},
+            {name: where for name, where in names.items() if where is not None},
+        )
 
 
-def make_fold(sequence: int, variables: Mapping[str, StoredVariable]) -> Fold:
-    """A fold of these variables."""
+def make_fold(
+    sequence: int,
+    variables: Mapping[str, StoredVariable],
+    names: Mapping[str, BranchName] = _NO_NAMES,
+) -> Fold:
+    """A fold of these variables and names."""
     size = sum([each.memory_bytes for each in variables.values()])
+    size += sum([each.memory_bytes for each in names.values()])
     return Fold(
         sequence,
         MappingProxyType(dict(variables)),
-        _FOLD_BYTES + _ENTRY_BYTES * len(variables) + size,
+        MappingProxyType(dict(names)),
+        _FOLD_BYTES + _ENTRY_BYTES * (len(variables) + len(names)) + size,
     )
 
 
-def encode_base(fold: Fold) -> dict[str, Any]:
-    """The body of a ``base`` event: the fold as of the last event that a purge removes."""
-    return {
-        "last": fold.sequence,
-        "variables": encode_variables(fold.variables.values()),
-    }
+def encode_base(fold: Fold, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a ``base`` event: the fold as of the last event that a purge removes.
+
+    Args:
+        fold: The fold.
+        tree: Head and branches then (``state.read_tree``).
+    """
+    body = {"last": fold.sequence, "variables": encode_variables(fold.variables.values())}
+    if fold.names:
+        body["names"] = encode_names(fold.names.values())
+    return {**body, **tree}
 
 
 def decode_base(event: Event) -> Fold:
@@ -96,7 +120,9 @@ def decode_base(event: Event) -> Fold:
     last = body.get("last") if type(body) is dict else None
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
         raise CorruptionError("is no base", where=str(event))
-    return make_fold(last, decode_variables(body.get("variables"), str(event)))
+    where = str(event)
+    variables = decode_variables(body.get("variables"), where)
+    return make_fold(last, variables, decode_names(body.get("names"), where))
 
 
 class FoldCache:

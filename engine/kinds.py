@@ -11,7 +11,21 @@ from typing import Final
 
 from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
-from eventlog.record import BASE, CONTROL, MESSAGE, OPTIONS, ROLL_UP, TOMBSTONE, VARIABLES, VOID
+from eventlog.record import (
+    ANNOTATION,
+    BASE,
+    BRANCH_NAME,
+    CONTROL,
+    HEAD_MOVE,
+    LINK,
+    MESSAGE,
+    METRIC,
+    OPTIONS,
+    ROLL_UP,
+    TOMBSTONE,
+    VARIABLES,
+    VOID,
+)
 
 APPLICATION: Final = 15
 
@@ -33,12 +47,21 @@ CONTROLS: Final = {
     "roll_up": ROLL_UP,
     "options": OPTIONS,
     "void": VOID,
+    "head_move": HEAD_MOVE,
+    "branch_name": BRANCH_NAME,
+    "link": LINK,
+    "metric": METRIC,
+    "annotation": ANNOTATION,
 }
+# Control kinds that callers append: facts beside the history, that no head is checked for.
+SIDE: Final = frozenset({"metric", "annotation"})
 # Control kinds that an export holds.
-LOADABLE: Final = frozenset({"open", "base", "variables", "roll_up"})
+LOADABLE: Final = frozenset(CONTROLS) - {"tombstone", "options", "void"}
+# Those of version 2 alone.
+SECOND: Final = frozenset(CONTROLS) - {"open"}
 # Names that later control kinds will have; none may mean something else in a store by then.
 RESERVED: Final = frozenset(
-    "artifact artifacts checkout document documents head heads head_move head_moves media "
+    "artifact artifacts checkout document documents head heads head_moves media "
     "option status tombstones track tracks trim trims truncation "
     "truncations usage variable".split()
 )
@@ -69,7 +92,7 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
     if code is not None:
         return code
     if kind in CONTROLS:
-        if loading and kind in LOADABLE:
+        if kind in SIDE or (loading and kind in LOADABLE):
             return CONTROLS[kind]
         raise UsageError(f"kind {kind!r} is written by the store itself")
     if kind in RESERVED:

@@ -18,12 +18,19 @@ from engine.blobs import require_blobs
 from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS
-from engine.export import encode_line, escape_line, line_mapping, line_to_event
-from engine.kinds import kind_code
+from engine.export import (
+    encode_line,
+    escape_line,
+    line_mapping,
+    line_to_event,
+    parent_in_line,
+)
+from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
 from eventlog.ack import Ack, Beginning, Draft
 from eventlog.arguments import iterable, whole
 from eventlog.blobput import Upload
+from eventlog.branching import counts_of_base
 from eventlog.errors import (
     AppendConflictError,
     DamagedInputError,
@@ -33,8 +40,8 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.index import Name
-from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import CONTROL, NO_PARENT
+from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, POSITION_MAX
+from eventlog.record import BRANCH_NAME, CONTROL, HEAD_MOVE, NO_PARENT
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -72,6 +79,7 @@ class _Arrival:
         self.first = 0  # events below it were purged
         self.begin: int | None = None  # the head below it, where that is not known yet None
         self.base: Mapping[str, Any] | None = None  # what those added up to
+        self.followed: dict[int, int] = {}  # branches of events among them that others follow
         self.opening = opening
         self.drafts: list[Draft] = []
         self.byte_count = 0
@@ -87,6 +95,19 @@ def _head_of(base: Mapping[str, Any] | None, first: int) -> int | None:
     if head is not None and not (type(head) is int and 0 <= head < first):
         raise UsageError(f"base has a head {head!r} that cannot be")
     return head
+
+
+def _followed_in(base: Mapping[str, Any] | None) -> dict[int, int]:
+    """The branches of purged events that others follow, by sequence.
+
+    Raises:
+        UsageError: They are none.
+    """
+    listed = [] if base is None else base.get("followed", [])
+    try:
+        return {whole(each, "followed", 0, POSITION_MAX): branch for each, branch in listed}
+    except (TypeError, ValueError) as error:
+        raise UsageError("base has events that are followed, of another shape") from error
 
 
 class Loader:
@@ -200,16 +221,10 @@ class Loader:
         is_public = kind_code(event["kind"], loading=True) < CONTROL
         if arrival.first and arrival.begin is None and is_public and not arrival.stored:
             arrival.begin = arrival.head = event["parent"]
-        if event["parent"] not in (None, arrival.head):
-            raise AppendConflictError(
-                f"event {sequence} of session {name[1]!r} follows {event['parent']}, which is not "
-                f"the head {arrival.head}; histories with branches cannot be loaded",
-                expected=event["parent"],
-                current=arrival.head,
-            )
+        parent = self._parent_of(event, arrival)
         if arrival.first and not arrival.stored:
             self._store._require_version(2, "a session whose beginning was purged")
-        if event["kind"] in ("base", "variables", "roll_up"):
+        if event["kind"] in SECOND or parent is not None:
             self._store._require_version(2, f"events of kind {event['kind']}")
         draft = draft_event(
             event["kind"],
@@ -223,6 +238,8 @@ class Loader:
             speech_id=event["speech_id"],
             request_id=event["request_id"],
             blobs=blobs,
+            parent=parent,
+            parent_branch=None if parent is None else arrival.followed.get(parent),
             recorded_us=event["recorded_us"],
             loading=True,
         )
@@ -233,9 +250,26 @@ class Loader:
         self._unwritten[name] = arrival
         if draft.kind < CONTROL:
             arrival.head = sequence
+        elif draft.kind == HEAD_MOVE:
+            arrival.head = None if parent == -1 else parent
         arrival.byte_count += size
         self._waiting += 1
         self._waiting_bytes += size
+
+    @staticmethod
+    def _parent_of(event: dict[str, Any], arrival: _Arrival) -> int | None:
+        """What an event's draft follows: None for the head, -1 for nothing."""
+        parent: int | None = event["parent"]
+        code = kind_code(event["kind"], loading=True)
+        if code == HEAD_MOVE:
+            return parent
+        if code == BRANCH_NAME:
+            return parent
+        if code >= CONTROL:
+            if parent is not None:
+                raise UsageError(f"an event of kind {event['kind']!r} has no parent")
+            return None
+        return None if parent == arrival.head else parent
 
     def _arrive(self, name: Name, event: dict[str, Any]) -> _Arrival:
         session = self._store.tenant(name[0]).session(name[1])
@@ -249,6 +283,7 @@ class Loader:
                 arrival.first = arrival.following = event["sequence"]
                 arrival.base = event["base"]
                 rows_of_base(arrival.base)  # refused here, where the line is known
+                arrival.followed = _followed_in(arrival.base)
                 arrival.begin = arrival.head = _head_of(arrival.base, arrival.first)
             return arrival
         arrival = _Arrival(info.event_count, info.head, opening)
@@ -269,13 +304,13 @@ class Loader:
                 **event,
                 "tenant": name[0],
                 "sequence": sequence,
-                "parent": stored.parent,
+                "parent": parent_in_line(stored),
                 "blobs": [address.hex() for address in blobs],
             }
         )
         if event["recorded_us"] is None:
             ours.pop("recorded_us", None)
-        if event["parent"] is not None and event["parent"] != stored.parent:
+        if event["parent"] is not None and event["parent"] != parent_in_line(stored):
             theirs["parent"] = event["parent"]
         if encode_line(ours) != encode_line(theirs):
             raise AppendConflictError(
@@ -291,7 +326,8 @@ class Loader:
             begin = None
             if arrival.first and not arrival.stored:
                 head = NO_PARENT if arrival.begin is None else arrival.begin
-                begin = Beginning(arrival.first, head, rows_of_base(arrival.base))
+                made = counts_of_base(arrival.base)
+                begin = Beginning(arrival.first, head, rows_of_base(arrival.base), *made)
             ack = make_ack(
                 name,
                 arrival.drafts,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engine import naming
 from engine.events import Event
 from engine.fold import decode_base
+from engine.naming import NamesProjection, decode_names
 from engine.variables import (
     PROJECTION,
     StoredVariable,
@@ -15,6 +17,8 @@ from engine.variables import (
     decode_variables,
     subkey_of,
 )
+from eventlog import branching
+from eventlog.branching import BranchProjection
 from eventlog.errors import CorruptionError, UsageError
 from eventlog.inline import Changes, InlineProjection
 from eventlog.record import VARIABLES, Record
@@ -43,7 +47,11 @@ class VariablesProjection:
         return decode_row(content, "variable").sequence
 
 
-PROJECTIONS: Final[tuple[InlineProjection, ...]] = (VariablesProjection(),)
+PROJECTIONS: Final[tuple[InlineProjection, ...]] = (
+    VariablesProjection(),
+    BranchProjection(),
+    NamesProjection(),
+)
 
 
 def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
@@ -56,9 +64,15 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
         return []
     try:
         variables = decode_variables(body.get("variables"), "base")
+        names = decode_names(body.get("names"), "base")
+        branches = branching.rows_of_base(body, "base") if "branches" in body else []
     except CorruptionError as error:
         raise UsageError(str(error)) from error
-    return [(PROJECTION, subkey_of(key), each.content()) for key, each in _by_key(variables)]
+    rows = [(PROJECTION, subkey_of(key), each.content()) for key, each in _by_key(variables)]
+    rows += [(branching.PROJECTION, subkey, content) for subkey, content in branches]
+    return rows + [
+        (naming.PROJECTION, naming.subkey_of(name), each.content()) for name, each in names.items()
+    ]
 
 
 def _by_key(variables: Mapping[str, StoredVariable]) -> list[tuple[str, StoredVariable]]:

@@ -15,7 +15,8 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from engine.events import Event
-from eventlog.errors import SessionGoneError, StoreClosedError
+from eventlog.branching import Stretch
+from eventlog.errors import SessionGoneError, StoreClosedError, TrimmedError, UsageError
 from eventlog.index import Name
 from eventlog.limits import (
     PAGE_BYTES,
@@ -26,8 +27,9 @@ from eventlog.limits import (
     SEGMENT_CACHE_BYTES_MAX,
 )
 from eventlog.log import Log
+from eventlog.past import Past
 from eventlog.reading import Window
-from eventlog.record import VOID
+from eventlog.record import CONTROL, VOID
 
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
 
@@ -91,6 +93,63 @@ class SessionPager:
             if events:
                 return events
         return []
+
+
+class PathPager:
+    """Pages of the public events on the path to a leaf, root first."""
+
+    def __init__(self, log: Log, name: Name, leaf: int, first: int) -> None:
+        self._log = log
+        self._name = name
+        self._number: int | None = None  # of the incarnation; None until the first page
+        self._path: list[Stretch] | None = None
+        self.leaf = leaf
+        self.following = first
+
+    def next_page(self, events_max: int = PAGE_EVENTS) -> list[Event]:
+        """See ``Pager``.
+
+        Raises:
+            UsageError: The leaf is no event of the session's history.
+            SessionGoneError: The session was deleted since the first page.
+        """
+        if self.following > self.leaf:
+            return []
+        with self._log.views.past(self._name) as past:
+            number = None if past is None else past.view.origin.number
+            if past is None or self._number not in (None, number):
+                if self._number is None:
+                    return []
+                raise SessionGoneError(
+                    f"session {self._name[1]!r} was deleted while it was read",
+                    expected=self._number,
+                    current=number,
+                )
+            self._number = number
+            if self._path is None:
+                self._path = self._find(past)
+            events, self.following = past.read_path(
+                self._path,
+                self.following,
+                Event,
+                events_max=min(events_max, PAGE_EVENTS),
+                bytes_max=PAGE_BYTES,
+            )
+            return events
+
+    def _find(self, past: Past) -> list[Stretch]:
+        if not past.first <= self.leaf < past.view.event_count:
+            if self.leaf < past.first:
+                raise TrimmedError(
+                    f"the events of session {self._name[1]!r} below {past.first} were purged",
+                    first=past.first,
+                )
+            raise UsageError(f"session {self._name[1]!r} has no event {self.leaf}")
+        if past.event(self.leaf, Event).kind_code >= CONTROL:
+            raise UsageError(
+                f"event {self.leaf} of session {self._name[1]!r} is none of its history"
+            )
+        return past.path(self.leaf)
 
 
 class PositionPager:

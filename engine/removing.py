@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.drafting import draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
-from engine.state import read_fold
+from engine.state import read_fold, read_tree
 from eventlog.ack import Ack, Removal
 from eventlog.arguments import seconds, whole
 from eventlog.errors import SessionNotFoundError, UsageError
@@ -93,7 +93,8 @@ class Removing:
         number = facts.origin.number
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given
-        return self._remove(BASE, encode_base(fold), Removal(first, number=number))
+        base = encode_base(fold, read_tree(self._store, self._name, first, number))
+        return self._remove(BASE, base, Removal(first, number=number))
 
     async def purge_async(self, first: int) -> Ack:
         """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
 from engine.blobs import BlobLike, addresses_of
+from engine.branches import Branching
 from engine.drafting import (
     AckMode,
     Part,
@@ -21,9 +22,8 @@ from engine.drafting import (
 )
 from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
 from engine.history import last_bodies
-from engine.kinds import CONTROLS
+from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription
-from engine.removing import Removing
 from engine.state import read_fold, state_of, variables_of
 from engine.variables import Variable, change_body
 from eventlog.ack import Ack, Draft
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Removing):
+class Session(Branching):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. ``user_id``, ``title``,
@@ -95,6 +95,7 @@ class Session(Removing):
         self,
         message: dict[str, Any],
         *,
+        parent: int | str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         id: str | None = None,
@@ -116,6 +117,9 @@ class Session(Removing):
 
         Args:
             message: A dict.
+            parent: Sequence or id of the event that it follows, -1 for none; None follows the head.
+                Followed is any public event of the session; where another one did so before, a
+                branch opens. The head moves to the new event.
             expected_head: Sequence that must be the session's head; -1: it must have none.
             idempotency_key: Repeating the append with this key stores it once.
             id: The caller's id of the event, unique within the tenant.
@@ -150,6 +154,7 @@ class Session(Removing):
             and turn_id is None
             and speech_id is None
             and request_id is None
+            and parent is None
             and not blobs
         ):
             if (
@@ -173,6 +178,7 @@ class Session(Removing):
                 speech_id=speech_id,
                 request_id=request_id,
                 blobs=self._addresses(blobs),
+                parent=self._parent(parent),
             )
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
 
@@ -198,6 +204,7 @@ class Session(Removing):
         kind: str,
         body: object,
         *,
+        parent: int | str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         id: str | None = None,
@@ -217,9 +224,11 @@ class Session(Removing):
         Args:
             kind: ``message``, ``event``, ``summary``, ``metadata``, ``model_change``, ``label``,
                 ``custom``, ``compaction``, or any name of the application that is not kept for
-                the store (``kinds.RESERVED``).
+                the store (``kinds.RESERVED``). Of the kinds ``metric`` and ``annotation`` an event
+                stands beside the history: it has no parent, and the head stays as it is.
             body: Plain data.
-            expected_head: See ``append``; so are all others.
+            parent: See ``append``; so are all others.
+            expected_head: See ``append``.
             idempotency_key: See ``append``.
             id: See ``append``.
             metadata: See ``append``.
@@ -233,6 +242,8 @@ class Session(Removing):
             ack: See ``append``.
             wait: See ``append``.
         """
+        if kind in SIDE:
+            self._store._require_version(2, f"events of kind {kind}")
         draft = draft_event(
             kind,
             body,
@@ -245,6 +256,7 @@ class Session(Removing):
             speech_id=speech_id,
             request_id=request_id,
             blobs=self._addresses(blobs),
+            parent=self._parent(parent),
         )
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
 
@@ -253,6 +265,7 @@ class Session(Removing):
         messages: Sequence[dict[str, Any]],
         *,
         ids: Sequence[str | None] | None = None,
+        parent: int | str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -268,6 +281,7 @@ class Session(Removing):
         Args:
             messages: 1 to 16,384 dicts.
             ids: Their ids, one each, None where there is none.
+            parent: What the first of them follows; see ``append``. The others follow each other.
             expected_head: See ``append``.
             idempotency_key: Stands for all of them.
             metadata: Given to each; likewise ``time_us``, ``run_id`` and ``turn_id``.
@@ -300,6 +314,7 @@ class Session(Removing):
             and time_us is None
             and run_id is None
             and turn_id is None
+            and parent is None
             and addresses is None
         ):
             drafts = [draft_message(message) for message in messages]
@@ -314,6 +329,7 @@ class Session(Removing):
                     run_id=run_id,
                     turn_id=turn_id,
                     blobs=() if addresses is None else addresses[number],
+                    parent=None if number else self._parent(parent),
                 )
                 for number, message in enumerate(messages)
             ]
@@ -323,6 +339,7 @@ class Session(Removing):
         self,
         message: dict[str, Any],
         *,
+        parent: int | str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         id: str | None = None,
@@ -343,7 +360,8 @@ class Session(Removing):
 
         Args:
             message: A dict.
-            expected_head: See ``append``; so are all others.
+            parent: See ``append``; so are all others.
+            expected_head: See ``append``.
             idempotency_key: See ``append``.
             id: See ``append``.
             metadata: See ``append``.
@@ -358,6 +376,7 @@ class Session(Removing):
         """
         loop = asyncio.get_running_loop()
         addresses = self._addresses(blobs)
+        follows = self._parent(parent)
 
         def encode() -> Ack:
             draft = draft_event(
@@ -372,6 +391,7 @@ class Session(Removing):
                 speech_id=speech_id,
                 request_id=request_id,
                 blobs=addresses,
+                parent=follows,
             )
             return make_ack(
                 self._name,
@@ -414,6 +434,11 @@ class Session(Removing):
             for number, part in enumerate(parts)
         ]
         return Part(self._name, tuple(drafts), self._opening, expected_head)
+
+    def _parent(self, parent: int | str | None) -> int | str | None:
+        if parent is not None:
+            self._store._require_version(2, "branches")
+        return parent
 
     def _addresses(self, blobs: Sequence[BlobLike]) -> tuple[bytes, ...]:
         """The addresses of what an event refers to."""

@@ -11,11 +11,16 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
+from engine import naming
 from engine.events import Event
 from engine.fold import FOLDED_KINDS, Fold, decode_base, make_fold
-from engine.variables import PROJECTION, Variable, decode_row, subkey_of
+from engine.naming import BranchName
+from engine.variables import PROJECTION as VARIABLES
+from engine.variables import StoredVariable, Variable, decode_row, subkey_of
+from eventlog.branching import BranchProjection, encode_branches, rows_of_base, split_key
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError, UsageError
 from eventlog.index import Name
 from eventlog.inline import state_key
@@ -26,6 +31,8 @@ from eventlog.rows import expose
 
 if TYPE_CHECKING:
     from engine.store import Store
+
+BRANCHES: Final = BranchProjection()
 
 
 def read_fold(
@@ -49,11 +56,7 @@ def read_fold(
             if past is None or number not in (None, past.view.origin.number):
                 if number is None:
                     return None
-                raise SessionGoneError(
-                    f"session {name[1]!r} was deleted while it was read",
-                    expected=number,
-                    current=None if past is None else past.view.origin.number,
-                )
+                raise _gone(name, number, past)
             number = past.view.origin.number
             if sequence is None:
                 sequence = past.view.event_count - 1
@@ -74,6 +77,14 @@ def read_fold(
         store._folds.add(number, fold, epoch)
         if fold.sequence == sequence:
             return fold
+
+
+def _gone(name: Name, number: int, past: Past | None) -> SessionGoneError:
+    return SessionGoneError(
+        f"session {name[1]!r} was deleted while it was read",
+        expected=number,
+        current=None if past is None else past.view.origin.number,
+    )
 
 
 def _start(store: Store, past: Past, sequence: int) -> Fold:
@@ -98,15 +109,69 @@ def _fold_of_rows(past: Past, sequence: int) -> Fold:
     """The fold after the last sealed event, as the rows tell it."""
     if not past.tables.has("state"):
         return Fold(sequence)
-    prefix = state_key(past.view.origin.number, PROJECTION)
-    variables = {}
-    for key, value in past.tables.rows("state", prefix):
-        where = f"state {key.hex()}"
-        stored = decode_row(expose(key, value, where), where)
-        if key != prefix + subkey_of(stored.key):
+    number = past.view.origin.number
+    variables: dict[str, StoredVariable] = {}
+    for subkey, content, where in _rows(past, state_key(number, VARIABLES)):
+        stored = decode_row(content, where)
+        if subkey != subkey_of(stored.key):
             raise CorruptionError("holds another variable", where=where)
         variables[stored.key] = stored
-    return make_fold(sequence, variables)
+    names: dict[str, BranchName] = {}
+    for subkey, content, where in _rows(past, state_key(number, naming.PROJECTION)):
+        name = naming.decode_row(content, where)
+        if subkey != naming.subkey_of(name.name):
+            raise CorruptionError("holds another name", where=where)
+        names[name.name] = name
+    return make_fold(sequence, variables, names)
+
+
+def _rows(past: Past, prefix: bytes) -> Iterator[tuple[bytes, bytes, str]]:
+    """Subkey and content of rows, and where they lie."""
+    for key, value in past.tables.rows("state", prefix):
+        where = f"state {key.hex()}"
+        yield key[len(prefix) :], expose(key, value, where), where
+
+
+def read_tree(store: Store, name: Name, stop: int, number: int) -> dict[str, Any]:
+    """Head and branches of a session before one of its events, as a ``base`` holds them.
+
+    Of a session that was linear up to then it is the head alone.
+
+    Args:
+        store: The store.
+        name: Tenant and session name.
+        stop: Sequence of the event.
+        number: The incarnation that is meant.
+
+    Raises:
+        SessionGoneError: The session was deleted meanwhile.
+    """
+    rows: dict[bytes, bytes | None] = {}
+    following = 0
+    while True:
+        with store._log.views.past(name) as past:
+            if past is None or past.view.origin.number != number:
+                raise _gone(name, number, past)
+            if following < past.first:  # what was read is purged now, and in the base
+                base = past.last_of_kind(BASE, Event)
+                if base is None:
+                    raise CorruptionError("was purged and has no base", where=f"session {number}")
+                rows = dict(rows_of_base(base.body, str(base)))
+                following = past.first
+            head = past.head(stop, past.row.head)
+            if not past.view.branches:
+                return {} if head is None else {"head": head}
+            events, following = past.read_kinds(
+                following, stop, BRANCHES.kinds, Event, STATE_PAGE_EVENTS
+            )
+            branch = past.head_branch(stop)
+        for event in events:
+            rows.update(BRANCHES.changes(event))
+        if following >= stop:
+            break
+    made = 1 + max([split_key(subkey, "branch")[1] for subkey in rows], default=0)
+    tree = {"branches": encode_branches(rows), "branch_count": made, "head_branch": branch}
+    return tree if head is None else {"head": head, **tree}
 
 
 def state_of(fold: Fold | None) -> dict[str, Any]:

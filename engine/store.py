@@ -42,6 +42,7 @@ from eventlog.limits import (
     COMMIT_EVENTS_MAX,
     LOCK_DEADLINE_MS,
     MAP_BYTES,
+    PAGE_MAX,
     POOL_THREADS,
     POSITION_MAX,
 )
@@ -56,7 +57,6 @@ T = TypeVar("T")
 
 REJECTED_KEPT: Final = 1_000
 CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
-PAGE_MAX: Final = 10_000
 
 OnRejected = Callable[[Ack, TurnlogError], object]
 

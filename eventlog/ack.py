@@ -23,6 +23,7 @@ from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 WAITING: Final = 0
 DURABLE: Final = 1
 REFUSED: Final = 2
+STORE_ID_DIGITS: Final = 10  # of the sequence, at least
 HEARD: Final = 3  # refused, and its caller was told
 
 
@@ -36,6 +37,9 @@ class Draft(NamedTuple):
         caller_id: The caller's id, or None.
         recorded_us: A recorded time to keep (loading an export), or None.
         blobs: Addresses of the blobs that it refers to.
+        parent: Sequence or id of the event that it follows, -1 for none; None follows the head.
+            Of a move of the head the event that becomes it.
+        parent_branch: The branch of a parent that was purged elsewhere (loading an export).
     """
 
     tail: bytes
@@ -44,6 +48,8 @@ class Draft(NamedTuple):
     caller_id: str | None = None
     recorded_us: int | None = None
     blobs: tuple[bytes, ...] = ()
+    parent: int | str | None = None
+    parent_branch: int | None = None
 
     @property
     def size(self) -> int:
@@ -88,11 +94,15 @@ class Beginning(NamedTuple):
         first: Its first sequence.
         head: The head below it, or ``NO_PARENT``.
         rows: What inline projections made of the purged events: projection, subkey, content.
+        branches: Branch numbers that they handed out; 0 when they were linear.
+        head_branch: The branch of that head.
     """
 
     first: int
     head: int
     rows: Sequence[tuple[int, bytes, bytes]]
+    branches: int = 0
+    head_branch: int = 0
 
 
 class Terms:
@@ -103,6 +113,7 @@ class Terms:
         expected_next: Sequence that the first event must get (loading an export), or None.
         begin: Where a session that this makes begins; None for sequence 0.
         key: Idempotency key, or None.
+        linked: True when a draft names its parent.
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
         only_existing: True when nothing is written, and nothing refused, without a session.
@@ -126,6 +137,7 @@ class Terms:
         "expected_head",
         "expected_next",
         "key",
+        "linked",
         "more",
         "named",
         "only_existing",
@@ -145,6 +157,7 @@ class Terms:
         create: bool = False,
         only_existing: bool = False,
         named: bool = False,
+        linked: bool = False,
         refers: bool = False,
         caller_id: str | None = None,
         queued: bool = False,
@@ -158,6 +171,7 @@ class Terms:
         self.create = create
         self.only_existing = only_existing
         self.named = named
+        self.linked = linked
         self.refers = refers
         self.caller_id = caller_id
         self.queued = queued
@@ -165,6 +179,15 @@ class Terms:
         self.more: Sequence[Ack] = ()
         self.already = False
         self.digest = b""
+
+    @property
+    def asks_ids(self) -> bool:
+        """True when ids are to be looked up: of its events, or of what they follow."""
+        return (
+            self.named
+            or self.linked
+            or any([ack.terms is not None and ack.terms.linked for ack in self.more])
+        )
 
 
 class Ack:
@@ -473,7 +496,22 @@ def _at_once(ack: Ack) -> Generator[Any, None, Ack]:
 
 def store_id(session_number: int, sequence: int) -> str:
     """The id of an event that has none of its caller: session number and padded sequence."""
-    return f"{session_number:x}.{sequence:010d}"
+    return f"{session_number:x}.{sequence:0{STORE_ID_DIGITS}d}"
+
+
+def event_of(event_id: str) -> tuple[int, int] | None:
+    """Session number and sequence in an id that the store made; None for one of a caller's."""
+    number, dot, sequence = event_id.partition(".")
+    if (
+        dot
+        and len(sequence) >= STORE_ID_DIGITS
+        and sequence.isascii()
+        and sequence.isdigit()
+        and number
+        and all([digit in "0123456789abcdef" for digit in number])
+    ):
+        return int(number, 16), int(sequence)
+    return None
 
 
 def settle(

@@ -5,8 +5,8 @@ transaction (``Lookups``). Nothing outside the index's ``draft_*`` fields change
 ``Plan.merge``.
 
 Invariants:
-    1. Checks come in the order: idempotency, expected head, id. A repeated append is found before
-       its expected head can fail.
+    1. Checks come in the order: idempotency, expected head, id, parents. A repeated append is found
+       before its expected head can fail.
     2. An append is placed whole or not at all; what is refused leaves no trace in the plan.
     3. Positions and sequences are dense: the next is always the last plus one.
     4. What removes events of a session is the last of its batch for it (``commit``), and is taken
@@ -25,7 +25,7 @@ from typing import Protocol
 
 from xxhash import xxh3_64_digest
 
-from eventlog.ack import Ack, Draft, Removal, Terms
+from eventlog.ack import Ack, Draft, Removal, Terms, event_of
 from eventlog.body import encode_plain
 from eventlog.content import same_content
 from eventlog.errors import (
@@ -45,6 +45,7 @@ from eventlog.errors import (
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.keys import U64
 from eventlog.limits import BLOCK_POSITIONS
+from eventlog.linking import ROOT, DraftBranches, Linker, Links
 from eventlog.order import next_link
 from eventlog.record import (
     CONTROL,
@@ -92,6 +93,9 @@ class Lookups(Protocol):
 
     def read_event(self, number: int, sequence: int) -> Record | None:
         """A committed event; None when its session is gone."""
+
+    def tip(self, number: int, branch: int) -> int | None:
+        """What the next event of a branch that is sealed follows, None for nothing."""
 
     def secret(self, name: str) -> bytes:
         """Secret of a tenant; of one that does not exist, what it will get."""
@@ -144,6 +148,7 @@ class Plan:
     full: TurnlogError | None = None  # why nothing may be written, only repeats be told
     keeps_times: bool = False  # an event came with its recorded time
     removed: list[Removed] = field(default_factory=list)
+    linked: list[SessionState] = field(default_factory=list)  # whose branches were looked at
 
     @property
     def last(self) -> int:
@@ -155,8 +160,13 @@ class Plan:
         records, states, sequences = self.records, self.states, self.sequences
         with index.lock:
             if index.position >= self.last:
-                return  # a reader that followed another process's commit read ours on its way
+                # A reader that followed another process's commit read ours on its way.
+                for state in self.linked:
+                    state.reset()
+                return
             first = index.position + 1
+            for state in self.linked:
+                state.keep_branches()
             for start in range(0, len(records), MERGE_SLICE):
                 stop = start + MERGE_SLICE
                 for state, sequence, position, record in zip(
@@ -202,10 +212,20 @@ class Plan:
             if each is state
         )
 
+    def placed_of(self, state: SessionState) -> list[tuple[int, bytes]]:
+        """Sequence and stored record of what was placed of a session, in order."""
+        return [
+            (sequence, value)
+            for each, sequence, (_, value) in zip(
+                self.states, self.sequences, self.records, strict=True
+            )
+            if each is state
+        ]
+
     def drop(self, index: LooseIndex) -> None:
         """Forget the batch: nothing of it was written."""
         with index.lock:
-            for state in set(self.states):
+            for state in {*self.states, *self.linked}:
                 state.reset()
             for state in self.created:
                 index.states.pop(state.number, None)
@@ -231,10 +251,11 @@ class Admission:
         self._id_damage: dict[Ack, CorruptionError] = {}  # why an append's ids are not known
         self._last_places: dict[SessionState, int] = {}
         self._seen = 0  # records of the plan that ``_last_places`` knows
+        self._linker = Linker(lookups, plan, self._resolve)
 
     def admit(self, batch: list[Ack]) -> None:
         """Place every append that is good; refuse the others; close the chain's runs."""
-        named = [ack for ack in batch if ack.terms is not None and ack.terms.named]
+        named = [ack for ack in batch if ack.terms is not None and ack.terms.asks_ids]
         if named:
             self._find_ids(named)
         for start in range(0, len(batch), ADMIT_SLICE):
@@ -260,6 +281,7 @@ class Admission:
                 or not (position - 1) % BLOCK_POSITIONS
                 or not records
                 or state.draft_messages >= state.draft_limit
+                or not state.is_linear
                 or plan.full is not None
                 or len(payload) > LARGE_BYTES
             ):
@@ -289,7 +311,7 @@ class Admission:
                 self._refuse_full()
                 if state is None:
                     state = self._find(ack.name) or self._create(ack.name, ack)
-                self._place(ack, state)
+                self._place(ack, state, self._links_of(ack, state))
                 self._plan.placed.append(ack)
             else:
                 self._admit_special(ack)
@@ -327,7 +349,7 @@ class Admission:
         tenant_number = self._lookups.tenant(name[0])
         recorded_us = ack.all_drafts()[0].recorded_us
         begin = ack.terms.begin if ack.terms is not None else None
-        first, head = (0, NO_SEQUENCE) if begin is None else begin[:2]
+        first, head = (0, NO_SEQUENCE) if begin is None else (begin.first, begin.head)
         row = SessionRow(
             tenant_number=tenant_number,
             created_position=self._plan.last + 1,
@@ -345,6 +367,8 @@ class Admission:
             name=name[1],
             opening=ack.opening,
             first=first,
+            branches=0 if begin is None else begin.branches,
+            head_branch=0 if begin is None else begin.head_branch,
         )
         with self._index.lock:
             state = self._index.adopt(self._lookups.new_number(), row)
@@ -394,13 +418,17 @@ class Admission:
             return
         self._refuse_full()
         blobs = self._require_blobs(ack, parts)
+        links = [
+            self._links_of(part, state) if part.drafts else None
+            for part, state in zip(parts, found, strict=True)
+        ]
         if None in found:
             self._lookups.tenant(ack.name[0])  # invariant 4: a new session will ask for it
-        for part, state_or_none in zip(parts, found, strict=True):
+        for part, state_or_none, mine in zip(parts, found, links, strict=True):
             if part.drafts:  # others are only read for their condition
                 # None was found; an earlier part may have made it since.
                 state = state_or_none or self._index.names.get(part.name)
-                self._place(part, state or self._create(part.name, part))
+                self._place(part, state or self._create(part.name, part), mine)
         if blobs:
             self._lookups.add_references(ack.name[0], blobs)
         if ack.more:
@@ -429,9 +457,29 @@ class Admission:
                 )
         floor = state.draft_next if removal.first is None else removal.first
         self._lookups.require_readable(state, floor, is_gone=removal.first is None)
-        self._place(ack, state)
+        self._place(ack, state, self._links_of(ack, state))
         self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
+
+    def _links_of(self, ack: Ack, state: SessionState | None) -> Links | None:
+        """The parents of its events, checked; None where each simply follows the head."""
+        if (state is None or state.is_linear) and not (ack.terms is not None and ack.terms.linked):
+            return None
+        begin = None if ack.terms is None else ack.terms.begin
+        if state is not None:
+            first = state.draft_next
+        else:
+            first = 0 if begin is None else begin.first
+        return self._linker.links_of(ack.name[0], ack.all_drafts(), state, first)
+
+    def _resolve(self, tenant: str, event_id: str) -> tuple[int, int] | None:
+        """Session number and sequence of the event with an id."""
+        made = event_of(event_id)
+        if made is not None:
+            return made
+        hashed = self._id_hashes[(tenant, event_id)]
+        pending = self._plan.ids.get(hashed)
+        return self._known_ids.get(hashed) if pending is None else pending[:2]
 
     def _require_blobs(self, ack: Ack, parts: Sequence[Ack]) -> Sequence[bytes]:
         """The addresses that an append refers to; all of them exist."""
@@ -515,10 +563,11 @@ class Admission:
             mine = hashes[ack] = []
             for part in (ack, *ack.more):
                 for draft in part.drafts:
-                    if draft.caller_id is not None:
-                        hashed = id_digest(secret, draft.caller_id)
-                        self._id_hashes[(tenant, draft.caller_id)] = hashed
-                        mine.append(hashed)
+                    for each in (draft.caller_id, draft.parent):
+                        if type(each) is str:
+                            hashed = id_digest(secret, each)
+                            self._id_hashes[(tenant, each)] = hashed
+                            mine.append(hashed)
         hot = self._index.ids
         unknown: list[tuple[Ack, list[bytes]]] = []
         for ack, mine in hashes.items():
@@ -572,6 +621,7 @@ class Admission:
                 or number != state.number
                 or stored is None
                 or not same_content(stored, draft)
+                or not self._same_parent(ack.name[0], stored, draft)
             ):
                 raise DuplicateIdError(
                     f"id {draft.caller_id!r} is taken by another event of the tenant",
@@ -589,6 +639,13 @@ class Admission:
         ack.repeat(places[0][0], sequences[0], sequences[-1], places[-1][2])
         return 1
 
+    def _same_parent(self, tenant: str, stored: Record, draft: Draft) -> bool:
+        parent = draft.parent
+        if type(parent) is str:
+            found = self._resolve(tenant, parent)
+            return found == (stored.origin.number, stored.parent_word)
+        return parent is None or stored.parent_word == (NO_PARENT if parent == ROOT else parent)
+
     def _planned(self, number: int, position: int) -> Record:
         """An event of this plan."""
         _, value = self._plan.records[position - self._plan.first]
@@ -596,8 +653,17 @@ class Admission:
 
     # Placing
 
-    def _place(self, ack: Ack, state: SessionState) -> None:
+    def _place(self, ack: Ack, state: SessionState, links: Links | None) -> None:
         plan = self._plan
+        branches = state.draft_branches
+        if links is not None and branches is None:  # of a session that this append makes
+            branches = state.draft_branches = DraftBranches(state)
+            state.is_linear = False
+            plan.linked.append(state)
+            if ack.terms is not None and ack.terms.begin is not None:
+                branches.begin(ack.terms.begin.rows)
+        if links is not None and branches is not None:
+            branches.branches.update(links.purged)
         records, states, sequences = plan.records, plan.states, plan.sequences
         number = state.number
         sequence = state.draft_next
@@ -605,16 +671,23 @@ class Admission:
         ack._first = sequence
         is_marked = sequence == 0 or ack.terms is not None
         drafts = ack.all_drafts()
-        last = sequence + len(drafts) - 1
+        first, last = sequence, sequence + len(drafts) - 1
         for draft in drafts:
-            tail, payload, _, caller_id, recorded_us, _ = draft
+            tail, payload, _, caller_id, recorded_us = draft[:5]
             kind = tail[TAIL_KIND_BYTE]
+            parent = state.draft_head if kind < CONTROL else NO_PARENT
+            if links is not None and branches is not None:
+                stamp = plan.recorded_us if recorded_us is None else recorded_us
+                target = links.parents[sequence - first]
+                parent, tail = branches.link(state, sequence, tail, target, stamp)
+            elif kind < CONTROL:
+                state.draft_head = sequence
             if kind == MESSAGE:
                 state.draft_messages += 1
             elif kind >= CONTROL:
                 state.has_controls = True
             if is_marked:
-                tail, payload = self._marked(ack, draft, state, sequence)
+                tail, payload = self._marked(ack, tail, draft, state, sequence)
                 is_marked = False
             if sequence == last and (state.draft_messages > state.draft_limit or kind == ROLL_UP):
                 tail, payload = _rolled_up(tail, payload, state.roll_up_draft())
@@ -628,7 +701,7 @@ class Admission:
                 HEAD.pack(
                     number,
                     sequence,
-                    state.draft_head if kind < CONTROL else NO_PARENT,
+                    parent,
                     plan.recorded_us if recorded_us is None else recorded_us,
                 )
                 + tail
@@ -641,8 +714,6 @@ class Admission:
                 records.append((key, seal_record(key, rest)))
             states.append(state)
             sequences.append(sequence)
-            if kind < CONTROL:
-                state.draft_head = sequence
             if caller_id is not None:
                 plan.ids[self._id_hashes[(ack.name[0], caller_id)]] = (number, sequence, position)
             sequence += 1
@@ -653,13 +724,13 @@ class Admission:
         ack._session_number = number
 
     def _marked(
-        self, ack: Ack, draft: Draft, state: SessionState, sequence: int
+        self, ack: Ack, tail: bytes, draft: Draft, state: SessionState, sequence: int
     ) -> tuple[bytes, bytes]:
         """Tail and payload with what only the writer knows: opening facts, key digests."""
         terms = ack.terms
         opening = state.row.opening if sequence == 0 else None
         if opening is None and (terms is None or terms.key is None):
-            return draft.tail, draft.payload
+            return tail, draft.payload
         added: list[bytes] = []
         flags = 0
         if opening is not None:
@@ -679,7 +750,7 @@ class Admission:
                 content, sequence, sequence + count - 1, self._plan.last + count
             )
         extension = extend_map(draft.extension, added)
-        return change_tail(draft.tail, flags, len(extension)), extension + draft.body
+        return change_tail(tail, flags, len(extension)), extension + draft.body
 
     def _close_runs(self) -> None:
         """The chain: one link a run; runs end with the commit or with a block."""

@@ -571,6 +571,8 @@ class _Check:
                 ("messages", row.messages, session.messages),
                 ("segments", row.segments, session.segments),
                 ("head", row.head, session.head),
+                ("branches", row.branches, session.branches),
+                ("head_branch", row.head_branch, session.head_branch),
                 ("last_position", row.last_position, session.last_position),
                 ("last_recorded_us", row.last_recorded_us, session.last_recorded_us),
                 ("keys", row.keys, session.keyed),

@@ -6,7 +6,7 @@ from xxhash import xxh3_64_digest
 
 from eventlog.body import encode_plain
 from eventlog.errors import CorruptionError
-from eventlog.record import CONTROL, MESSAGE, Origin, Record
+from eventlog.record import CONTROL, HEAD_MOVE, MESSAGE, Origin, Record
 from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import NO_SEQUENCE, SessionRow
 
@@ -24,8 +24,10 @@ class CheckedSession:
     """
 
     __slots__ = (
+        "branches",
         "following",
         "head",
+        "head_branch",
         "key_rows",
         "keyed",
         "last_position",
@@ -54,9 +56,10 @@ class CheckedSession:
         self.messages = self.segments = 0
         self.rolls_up = False  # whether a roll-up was met
         self.since_roll_up = self.trimmed = 0
+        self.branches = self.head_branch = 0
         if row.first:  # what the void events were nobody can tell
             self.unsure.update(("messages", "head", "last_position", "last_recorded_us", "keys"))
-            self.unsure.update(("since_roll_up", "trimmed"))
+            self.unsure.update(("since_roll_up", "trimmed", "branches", "head_branch"))
         self.head = NO_SEQUENCE
         self.last_position = self.last_recorded_us = 0
 
@@ -70,7 +73,7 @@ class CheckedSession:
         self.unsure.update(
             (
                 *("messages", "head", "last_position", "last_recorded_us", "keys"),
-                *("since_roll_up", "trimmed"),
+                *("since_roll_up", "trimmed", "branches", "head_branch"),
             )
         )
 
@@ -81,9 +84,9 @@ class CheckedSession:
     def take(self, record: Record) -> None:
         """Add the next event."""
         kind = record.kind_code
+        if kind < CONTROL or kind == HEAD_MOVE:
+            self._follow(record)
         if kind < CONTROL:
-            self.head = record.sequence
-            self.unsure.discard("head")
             self.messages += kind == MESSAGE
             self.since_roll_up += kind == MESSAGE
         if record.flags & ROLLS_UP:
@@ -94,6 +97,15 @@ class CheckedSession:
         self.last_position = record.position
         self.last_recorded_us = record.recorded_us
         self.unsure -= {"last_position", "last_recorded_us"}
+
+    def _follow(self, record: Record) -> None:
+        """Head and branches after a public event or a move of the head."""
+        is_move = record.kind_code == HEAD_MOVE
+        self.head = record.parent_word if is_move else record.sequence
+        if is_move or record.branch or self.branches:
+            self.branches = max(self.branches, record.branch + 1)
+            self.head_branch = record.branch
+        self.unsure -= {"head", "head_branch"}
 
     def _kept(self, record: Record) -> int:
         try:

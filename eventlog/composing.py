@@ -146,6 +146,8 @@ class Composer:
             dictionaries = self.dictionaries  # a reader that reloads the options may change it
             if dictionaries is not None:
                 dictionaries.note(work.sealing)
+        else:
+            work.plan.drop(index)
         self.merges.take(work.merging, index)
         if not work.is_empty:
             work.removals.merge(index)

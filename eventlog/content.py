@@ -36,6 +36,8 @@ _PLAIN_MARKS: Final = tuple(
 )
 _MARKS: Final = tuple(sorted((*_PLAIN_MARKS, _METADATA)))
 _TOLD_BYTES: Final = TAIL_KIND_BYTE + 1  # of a tail, what the caller said
+_OFFSET: Final = 16  # in a tail
+_TOKENS: Final = 28  # likewise, after offset and branch
 _NO_MARKS: Final = b"\xa0"
 _ONE_MARK: Final = tuple(bytes([0xA1, mark]) for mark in _PLAIN_MARKS)
 
@@ -52,7 +54,10 @@ def fingerprint_of(drafts: Sequence[Draft]) -> bytes:
 
 def same_content(stored: Record, draft: Draft) -> bool:
     """True when a stored event says what a draft says."""
-    said = _content(stored.head[HEAD.size :], stored.extension, stored.payload)
+    tail = stored.head[HEAD.size :]
+    if stored.branch:  # which the writer chose
+        tail = tail[:_OFFSET] + bytes(_TOKENS - _OFFSET) + tail[_TOKENS:]
+    said = _content(tail, stored.extension, stored.payload)
     return said == _content_of_draft(draft)
 
 

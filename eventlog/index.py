@@ -26,8 +26,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from eventlog.branching import Branching, is_linear, parent_of
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64
 from eventlog.limits import LOOSE_BYTES_MAX, NAMES_MAX, SNAPSHOT_FREQUENCY
@@ -36,6 +37,7 @@ from eventlog.record import (
     CHECKSUM_BYTES,
     CONTROL,
     FLAGS_BYTE,
+    HEAD_MOVE,
     HEADER_BYTES,
     KIND_BYTE,
     MESSAGE,
@@ -50,6 +52,9 @@ from eventlog.record import (
 from eventlog.rollup import NEVER, ROLLS_UP, RollUpOptions, kept_of
 from eventlog.rows import NO_SEQUENCE, CommitRecord, KeyedResult, SessionRow
 from eventlog.strays import is_proven
+
+if TYPE_CHECKING:
+    from eventlog.linking import DraftBranches
 
 _PLACE: Final = Struct("<QQ")  # session number and sequence at the start of a header
 _KEYED: Final = int(Flag.KEYED)
@@ -107,9 +112,14 @@ class SessionState:
     ``rolled`` is how many messages there were at the last logical roll-up, ``trimmed`` how many of
     the first ones the view lost by then (``rollup``). ``draft_limit`` is how many there are when
     the next one completes a roll-up: so a plain message costs admission one comparison.
+
+    ``branching`` is None while the session is linear; what the open batch does to its branches is
+    in ``draft_branches`` (``linking``). ``is_linear`` says that both are None.
     """
 
     __slots__ = (
+        "branching",
+        "draft_branches",
         "draft_head",
         "draft_limit",
         "draft_messages",
@@ -119,6 +129,7 @@ class SessionState:
         "has_controls",
         "head",
         "is_due",
+        "is_linear",
         "keys",
         "last_position",
         "last_recorded_us",
@@ -155,6 +166,7 @@ class SessionState:
         self.options = options.of_session(row.opening)
         self.rolled = row.messages - row.since_roll_up
         self.trimmed = row.trimmed
+        self.branching = Branching(row.branches, row.head_branch) if row.branches else None
         self.reset()
 
     @property
@@ -170,19 +182,34 @@ class SessionState:
         self.draft_rolled = self.rolled
         self.draft_trimmed = self.trimmed
         self.draft_limit = self.rolled + self.options.snapshot_frequency - 1
+        self.draft_branches: DraftBranches | None = None
+        self.is_linear = self.branching is None
 
     def take(self, sequence: int, position: int, value: bytes) -> None:
         """Count one more committed event."""
         kind = value[KIND_BYTE]
+        if self.branching is None and not is_linear(value):
+            self.branch()
+        if self.branching is not None:
+            self.branching.take(sequence, value)
         if kind < CONTROL:
             self.head = sequence
             if kind == MESSAGE:
                 self.messages += 1
         else:
             self.has_controls = True
+            if kind == HEAD_MOVE:
+                self.head = parent_of(value)
         self.next = sequence + 1
         self.last_position = position
         self.last_recorded_us = recorded_of(value)
+
+    def branch(self) -> Branching:
+        """The session is not linear any more: all so far was on branch 0."""
+        found = self.branching = Branching(1, 0)
+        if self.head != NO_SEQUENCE:
+            found.tips[0] = self.head
+        return found
 
     def roll_up(self, kept: int | None) -> None:
         """The last event rolled the session up.
@@ -201,6 +228,13 @@ class SessionState:
         self.messages = self.draft_messages
         self.rolled = self.draft_rolled
         self.trimmed = self.draft_trimmed
+
+    def keep_branches(self) -> None:
+        """The open batch was committed; before its events come into memory (``branching``)."""
+        if self.draft_branches is not None:
+            self.branching = self.draft_branches.merged(self.branching)
+            self.draft_branches = None
+            self.is_linear = self.branching is None
 
     def roll_up_draft(self) -> int | None:
         """The open batch rolls the session up; gives how many messages the view still shows.
@@ -530,6 +564,8 @@ class LooseIndex:
             state.next = state.draft_next = row.sealed
         if not state.loose.positions and state.draft_next == state.next:
             state.has_controls = False
+            if state.branching is not None and row.branches:  # the rows tell all of it now
+                state.branching = Branching(row.branches, row.head_branch)
         keys = state.keys
         if keys:
             # In sequence order: of a long session a part is sealed at a time.

@@ -5,7 +5,8 @@ opened with them, so that no event can be sealed without its rows.
 
 Invariants:
     1. A projection is asked with the bodies of its own kinds only, found by the records' headers;
-       all others pass by undecoded.
+       all others pass by undecoded. About public events it is asked where the session branches
+       (``branching``), and only then.
     2. What it answers depends on these events alone, never on what is stored, so ``check`` computes
        the same rows again from the events.
     3. The rows in ``state`` are those of the sealed events; what is loose comes on top.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from eventlog.body import decode_body
+from eventlog.branching import PROJECTION as BRANCHES
 from eventlog.keys import U64
 from eventlog.record import (
     CONTROL,
@@ -40,8 +42,9 @@ class InlineProjection(Protocol):
     """Rows of one kind about a session.
 
     Attributes:
-        number: Its number in the keys of ``state``.
-        kinds: Codes of the control kinds whose events it is made of.
+        number: Its number in the keys of ``state``; that of ``branching`` stands for sessions that
+            branch only.
+        kinds: Codes of the kinds whose events it is made of.
     """
 
     number: int
@@ -83,16 +86,27 @@ class InlineRows:
         self._rows: dict[bytes, bytes | None] = {}
 
     def collect(
-        self, origin: Origin, records: Iterable[bytes], positions: Iterable[int]
+        self,
+        origin: Origin,
+        records: Iterable[bytes],
+        positions: Iterable[int],
+        *,
+        branches: bool,
     ) -> dict[bytes, bytes | None]:
         """What stored records of a session change; ``add`` takes it over.
+
+        Args:
+            origin: The session.
+            records: Its records.
+            positions: Their positions.
+            branches: Whether the session branches, once these are sealed.
 
         Raises:
             CorruptionError: The body of a control event is damaged.
         """
         found: dict[bytes, bytes | None] = {}
         for record, position in zip(records, positions, strict=True):
-            if record[KIND_BYTE] >= CONTROL:
+            if branches or record[KIND_BYTE] >= CONTROL:
                 event = decode_record(origin, position, record, Record)
                 found.update(changes_of(self._projections, event))
                 self._pause()
@@ -134,7 +148,7 @@ def changes_of(projections: Sequence[InlineProjection], event: Record) -> dict[b
 
 
 def base_of(
-    projections: Sequence[InlineProjection], event: Record, first: int
+    projections: Sequence[InlineProjection], event: Record, first: int, *, branches: bool
 ) -> dict[bytes, bytes | None] | None:
     """As ``changes_of``: the rows that a ``base`` event holds.
 
@@ -142,6 +156,7 @@ def base_of(
         projections: The projections.
         event: The event.
         first: The session's purge floor.
+        branches: Whether the session branches.
 
     Returns:
         None when it is the base of an earlier purge.
@@ -157,6 +172,7 @@ def base_of(
     return {
         state_key(number, projection.number, subkey): content
         for projection in projections
+        if branches or projection.number != BRANCHES
         for subkey, content in projection.base(event).items()
     }
 

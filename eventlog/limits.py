@@ -56,6 +56,7 @@ SNAPSHOT_FREQUENCY: Final = 25  # messages of a session after which it rolls up
 DUE_EVENTS: Final = 4 * SNAPSHOT_FREQUENCY  # loose ones, of a session as usual, that are sealed
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
 MAX_MESSAGES_MAX: Final = 2**31 - 1  # of a view; as good as all
+SESSION_BRANCHES_MAX: Final = 2**24  # of one session; `branches()` gives them all at once
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
 SEGMENT_BYTES_TARGET: Final = 64 * KIB  # raw bytes after which a roll-up starts another segment
 MERGE_POSITIONS_MAX: Final = 131_072  # between first and last of a merged segment, see merging
@@ -81,6 +82,7 @@ SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 NAMES_MAX: Final = 65_536  # session names and rows kept
 MERGE_SESSIONS_MAX: Final = 65_536  # sessions of which it is known what is to be merged
 READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together
+PAGE_MAX: Final = 10_000  # sessions or events of one page that a caller asks for
 PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB
 

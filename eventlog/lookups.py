@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from eventlog.admission import id_digest
 from eventlog.blobtable import References
+from eventlog.branchrows import sealed_tip
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.inline import state_key
@@ -119,6 +120,10 @@ class TransactionLookups:
             verify_record(U64.pack(position), value)
             return decode_record(state.origin, position, value, Record)
         return self._tables.read_event(number, sequence, self._cache)
+
+    def tip(self, number: int, branch: int) -> int | None:
+        """See ``admission.Lookups``."""
+        return sealed_tip(self._tables, number, branch)
 
     def _row(self, number: int) -> SessionRow:
         state = self._index.states.get(number)

@@ -11,9 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
 
+import numpy as np
+
+from eventlog import columns
+from eventlog.branching import Opening, Stretch, Tip, branch_of, path_to
+from eventlog.branchrows import Rows, opening, sealed_branches
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.reading import SessionView, read_loose
@@ -21,9 +27,11 @@ from eventlog.record import (
     CONTROL,
     FLAGS_BYTE,
     HEAD_KIND_BYTE,
+    HEAD_MOVE,
     KIND_BYTE,
     MESSAGE,
     Factory,
+    Origin,
     R,
     Record,
     decode_record,
@@ -37,6 +45,17 @@ from eventlog.tables import ReadTables, SegmentCache
 _CONTROL_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 _FLAGS: Final = HEAD_KIND_BYTE + 2  # offset of the flags in a header
 _RECORDED: Final = 24  # offset of the recorded time in a header
+
+
+class Make(Protocol):
+    """Makes an event by its sequence."""
+
+    def __call__(self, sequence: int, factory: Factory[R], /) -> R:
+        """The event."""
+
+
+Back = Iterator[tuple[tuple[int, int], int, Make]]
+"""Kind and flags, sequence, and what makes the event, newest first."""
 
 assert CONTROL >= 63
 
@@ -110,15 +129,25 @@ class Past:
                 return make(sequence, factory)
         return None
 
-    def shown(self, stop: int, count: int | None, factory: Factory[R]) -> list[R]:
+    def shown(
+        self, stop: int, count: int | None, factory: Factory[R], leaf: int | None = None
+    ) -> list[R]:
         """The messages that the view shows before ``stop``, oldest first, at most ``count``.
 
-        Those since the last roll-up, and before them as many as that one kept (``rollup``).
+        Those since the last roll-up, and before them as many as that one kept (``rollup``); of a
+        session that branches those on the path to the head, or to another event.
         """
         found: list[R] = []
         room = NO_SEQUENCE if count is None else count
         is_decided = False
-        for (kind, flags), sequence, make in self._back(stop):
+        if not self.view.branches:
+            back: Back = self._back(stop)
+        else:
+            head = self.head(stop, self.row.head) if leaf is None else leaf
+            if head is None or head < self.first:
+                return found
+            back = self._path_back(head, stop)
+        for (kind, flags), sequence, make in back:
             if not is_decided and flags & ROLLS_UP:
                 is_decided = True
                 event = make(sequence, Record)
@@ -162,9 +191,13 @@ class Past:
             stop: A sequence.
             head: The session's head.
         """
-        for (kind, _), sequence, _ in self._back(stop, bits=_CONTROL_BIT - 1):
+        bits = NO_SEQUENCE if self.view.branches else _CONTROL_BIT - 1
+        for (kind, _), sequence, make in self._back(stop, bits=bits):
             if kind < CONTROL:
                 return sequence
+            if kind == HEAD_MOVE:
+                parent = make(sequence, Record).parent_word
+                return None if parent == NO_SEQUENCE else parent
         if self.first:  # it was purged: the next public event names it
             sequence = stop
             while sequence < self.view.event_count:
@@ -217,11 +250,151 @@ class Past:
                 return start + place
         return None
 
+    # Branches
+
+    def opening(self, branch: int) -> Opening | None:
+        """What opened a branch; None for branch 0, and where its row is missing."""
+        return opening(self.tables, self.view.origin.number, self.view.branching, branch)
+
+    def path(self, leaf: int) -> list[Stretch]:
+        """The path from the root to an event, as stretches of branches, root first.
+
+        Raises:
+            CorruptionError: What tells it is damaged or missing.
+        """
+        if not self.view.branches:
+            return [Stretch(0, -1, leaf)]
+        return path_to(leaf, self.event(leaf, Record).branch, self.opening)
+
+    def branches(self) -> Rows | None:
+        """All branches; None when memory knows of newer events than this transaction."""
+        view = self.view
+        number, known = view.origin.number, view.branching
+        if not view.branches:
+            head = self.head(view.event_count, self.row.head)
+            if head is None:
+                return {}
+            is_kept = head >= self.first
+            return {0: (None, Tip(head, self.event(head, Record).recorded_us if is_kept else 0))}
+        found = sealed_branches(self.tables, number) if self.row.branches else {}
+        if known is None:
+            return found
+        for branch, opened in dict(known.openings).items():
+            if opened.sequence >= view.event_count:
+                return None
+            found[branch] = (opened, found.get(branch, (None, None))[1])
+        for branch, sequence in dict(known.tips).items():
+            if sequence >= view.event_count:
+                return None
+            before, tip = found.get(branch, (None, None))
+            if sequence >= self.first and (tip is None or tip.sequence < sequence):
+                tip = Tip(sequence, self.event(sequence, Record).recorded_us)
+            found[branch] = (before, tip)
+        return found
+
+    def head_branch(self, stop: int) -> int:
+        """The branch that the head was on before ``stop``."""
+        if not self.view.branches:
+            return 0
+        for (kind, _), sequence, make in self._back(stop):
+            if kind < CONTROL or kind == HEAD_MOVE:
+                return make(sequence, Record).branch
+        return self.row.head_branch
+
+    def read_path(
+        self,
+        path: Sequence[Stretch],
+        first: int,
+        factory: Factory[R],
+        *,
+        events_max: int,
+        bytes_max: int,
+    ) -> tuple[list[R], int]:
+        """Public events of a path from a sequence on, root first.
+
+        Returns:
+            The events, and the sequence to go on with; after the path's last one at its end.
+        """
+        found: list[R] = []
+        size = 0
+        for stretch in path:
+            first = max(first, stretch.after + 1, self.first)
+            if first > stretch.last:
+                continue
+            for sequence, make, byte_count in self._on_branch(stretch.branch, first, stretch.last):
+                found.append(make(sequence, factory))
+                size += byte_count
+                if len(found) >= events_max or size >= bytes_max:
+                    return found, sequence + 1
+            first = stretch.last + 1
+        return found, path[-1].last + 1
+
+    def _on_branch(self, branch: int, first: int, last: int) -> Iterator[tuple[int, Make, int]]:
+        """Sequence, what makes the event, and size of a branch's public events, in order."""
+        view = self.view
+        sequence = first
+        if sequence < view.sealed:
+            for start, prefix, load in self._segments(sequence):
+                if start > sequence or sequence > last:
+                    break
+                if prefix.kinds & (_CONTROL_BIT - 1):
+                    segment = load()
+                    stop = min(prefix.count, last - start + 1)
+                    make = partial(_of_segment, segment, start, view.origin)
+                    for place in _places(segment, branch, sequence - start, stop):
+                        size = segment.starts[place + 1] - segment.starts[place]
+                        yield start + place, make, size
+                sequence = start + prefix.count
+                if sequence >= view.sealed:
+                    break
+            if sequence < min(view.sealed, last + 1):
+                raise self._missing(sequence)
+        for loose in range(max(sequence, view.sealed), min(last + 1, view.event_count)):
+            value = self._stored(loose)
+            if value[KIND_BYTE] < CONTROL and branch_of(value) == branch:
+                yield loose, self.event, len(value)
+
+    def _path_back(self, leaf: int, stop: int) -> Back:
+        """As ``_back``, of the events on the path to a leaf: public ones, and roll-ups."""
+        path = self.path(leaf)
+        place = len(path) - 1
+        for (kind, flags), sequence, make in self._back(self._follower(leaf, stop)):
+            while place >= 0 and sequence <= path[place].after:
+                place -= 1
+            if place < 0:
+                return
+            if kind >= CONTROL and not flags & ROLLS_UP:
+                continue
+            stretch = path[place]
+            is_on = sequence <= stretch.last or sequence > leaf
+            if is_on and make(sequence, Record).branch == stretch.branch:
+                yield (kind, flags), sequence, make
+
+    def _follower(self, leaf: int, stop: int) -> int:
+        """Sequence of the first event after a leaf that took the head from it, or ``stop``."""
+        view = self.view
+        sequence = leaf + 1
+        while sequence < min(stop, view.sealed):
+            for start, prefix, load in self._segments(sequence):
+                if start > sequence:
+                    raise self._missing(sequence)
+                kinds = load().kinds
+                for place in range(sequence - start, min(prefix.count, stop - start)):
+                    if kinds[place] < CONTROL or kinds[place] == HEAD_MOVE:
+                        return start + place
+                sequence = start + prefix.count
+                break
+            else:
+                raise self._missing(sequence)
+        for loose in range(max(sequence, view.sealed), stop):
+            kind = self._stored(loose)[KIND_BYTE]
+            if kind < CONTROL or kind == HEAD_MOVE:
+                return loose
+        return stop
+
     # Walking
 
-    def _back(
-        self, stop: int, bits: int = NO_SEQUENCE
-    ) -> Iterator[tuple[tuple[int, int], int, Callable[[int, Factory[R]], R]]]:
+    def _back(self, stop: int, bits: int = NO_SEQUENCE) -> Back:
         """Kind and flags, sequence, and what makes the event, of all before ``stop``, newest first.
 
         Args:
@@ -297,3 +470,18 @@ class Past:
         return CorruptionError(
             "segment is missing", where=f"session {self.view.origin.number}/{sequence}"
         )
+
+
+def _places(segment: Segment, branch: int, start: int, stop: int) -> list[int]:
+    """Places of the public events of a branch, from one place to before another."""
+    words = np.frombuffer(segment.heads, "<u8").reshape(-1, columns.WORDS)[start:stop]
+    is_on = words[:, columns.BRANCH_TOKENS] & np.uint64(0xFFFFFFFF) == branch
+    is_public = words[:, columns.KIND_TO_EXTENSION] & np.uint64(0xFF) < CONTROL
+    found: list[int] = (np.flatnonzero(is_on & is_public) + start).tolist()
+    return found
+
+
+def _of_segment(
+    segment: Segment, start: int, origin: Origin, sequence: int, factory: Factory[R]
+) -> R:
+    return segment.make(sequence - start, origin, factory)

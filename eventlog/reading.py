@@ -17,6 +17,7 @@ from typing import Final, Generic
 
 import numpy as np
 
+from eventlog.branching import Branching
 from eventlog.columns import Words
 from eventlog.errors import CorruptionError, TrimmedError
 from eventlog.hotlog import HotLog
@@ -51,6 +52,8 @@ class SessionView:
         loose_stop: How many entries of it belong to this view.
         record: The transaction's commit record.
         first: First sequence that was not purged.
+        branches: Whether the session branches, as far as this view or a later one knows.
+        branching: What memory kept of its branches when the loose list was taken, or later.
     """
 
     origin: Origin
@@ -59,6 +62,8 @@ class SessionView:
     loose_stop: int
     record: CommitRecord
     first: int = 0
+    branches: bool = False
+    branching: Branching | None = None
 
     @property
     def event_count(self) -> int:

@@ -290,7 +290,7 @@ class Rebuild:
                 place = segment.kinds.rfind(BASE)
                 if place >= 0:
                     event = segment.make(place, origin, Record)
-                    base = base_of(self._projections, event, row.first)
+                    base = base_of(self._projections, event, row.first, branches=bool(row.branches))
                     if base is not None:
                         return base
                     break

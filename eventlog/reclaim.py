@@ -23,8 +23,9 @@ from eventlog.hotlog import hot_table
 from eventlog.keys import PAIR, U64
 from eventlog.limits import COMMIT_BYTES_MAX, COMMIT_REMOVED_MAX, COMMIT_ROLL_UPS_MAX
 from eventlog.record import void_record
-from eventlog.removal import ERASES, HOT, KEYS, RemovalRow, Removals, blobs_of, decoded, release
+from eventlog.removal import ERASES, HOT, KEYS, RemovalRow, Removals, blobs_of, release
 from eventlog.seams import CLOCK
+from eventlog.tables import decoded
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex

@@ -42,7 +42,10 @@ KIND_BYTE: Final = 72  # offset of the kind in a stored record
 FLAGS_BYTE: Final = 74  # offset of the flags' two bytes
 HEAD_KIND_BYTE: Final = 64  # offset of the kind in the header alone
 SEQUENCE_BYTE: Final = 16  # offset of the sequence's eight bytes
+PARENT_BYTE: Final = 24  # offset of the parent's eight bytes
 RECORDED_BYTE: Final = 32  # offset of the recorded time's eight bytes
+OFFSET_BYTE: Final = 56  # offset of the eight bytes that say where in a track, or from which branch
+BRANCH_BYTE: Final = 64  # offset of the branch's four bytes
 
 MESSAGE: Final = 1  # the kind that is counted as a message
 CONTROL: Final = 64  # kinds from here on are control kinds: no parent, never the head
@@ -52,6 +55,11 @@ VARIABLES: Final = 67  # variables were set or deleted
 ROLL_UP: Final = 68  # a roll-up was asked for
 OPTIONS: Final = 69  # the session's own options
 VOID: Final = 70  # what an erased event leaves
+HEAD_MOVE: Final = 71  # another event became the head
+BRANCH_NAME: Final = 72  # a branch got a name, or lost it
+LINK: Final = 73  # an event answers several others
+METRIC: Final = 74  # a measurement about the session
+ANNOTATION: Final = 75  # a remark about the session or one of its events
 
 _PLACE: Final = Struct("<QQ")
 
@@ -72,6 +80,7 @@ class Flag(IntFlag):
     KEYED = 32  # the extension holds an idempotency digest
     NAMED = 64  # the extension holds a caller's id
     ROLLS_UP = 128  # a logical roll-up of the session comes after this event
+    OPENS_BRANCH = 256  # the first event of its branch
 
 
 class Extension(IntEnum):
@@ -177,6 +186,11 @@ class Record:
         return int.from_bytes(self.head[56:60], "little")
 
     @property
+    def fork_branch(self) -> int:
+        """Of an event that opens a branch: the branch of its parent."""
+        return int.from_bytes(self.head[48:56], "little")
+
+    @property
     def tokens(self) -> int:
         """Token count; 0 when it was not counted."""
         return int.from_bytes(self.head[60:64], "little")
@@ -255,6 +269,20 @@ def encode_tail(
 ) -> bytes:
     """The last five header words of an event on branch 0 that is not of a track."""
     return TAIL.pack(given_us, 0, 0, 0, tokens, kind, role, flags, extension_bytes)
+
+
+def branch_tail(tail: bytes, branch: int, opened_from: int | None) -> bytes:
+    """A tail of an event on another branch than 0.
+
+    Args:
+        tail: The tail.
+        branch: The branch.
+        opened_from: The branch of its parent, if it opens the branch; else None.
+    """
+    given_us, owner, offset, _, tokens, kind, role, flags, size = TAIL.unpack(tail)
+    if opened_from is not None:
+        offset, flags = opened_from, flags | _OPENS_BRANCH
+    return TAIL.pack(given_us, owner, offset, branch, tokens, kind, role, flags, size)
 
 
 def change_tail(tail: bytes, flags: int, extension_bytes: int) -> bytes:
@@ -351,6 +379,7 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
     return marks
 
 
+_OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
 _STRUCTURE: Final = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
 _VOID: Final = int(Flag.VOID)
 _ID: Final = int(Extension.ID)

@@ -18,7 +18,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from eventlog import blobtable
-from eventlog.dictionary import Dictionary
+from eventlog.branching import follow, is_linear
+from eventlog.branchrows import linear_tip
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
@@ -40,7 +41,8 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import ERASED, GONE, NO_SEQUENCE, SessionRow, expose, protect
-from eventlog.segment import Run, Segment, decode_segment, encode_segment
+from eventlog.segment import Run, Segment, encode_segment
+from eventlog.tables import decoded
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex, SessionState
@@ -161,11 +163,20 @@ def begin(
         row.first, row.details = each.floor, b""
         addresses: list[bytes] = []
         loose = loose_records(log, state, before.sealed, each.floor)
+        head: bytes | None = None  # the record of a head that is loose
         for sequence, (position, value) in enumerate(loose, before.sealed):
+            if not (row.branches or is_linear(value)):
+                inline.add(linear_tip(tables, state.number, row.head, before.first, head))
+                follow(row, [value])
+            elif row.branches:
+                follow(row, [value])
+            elif value[KIND_BYTE] < CONTROL:
+                head = value
             _pass(row, sequence, position, value)
             addresses += named_blobs(value)
             if not each.is_gone:
-                inline.add(inline.collect(state.origin, [value], [position]))
+                branches = bool(row.branches)
+                inline.add(inline.collect(state.origin, [value], [position], branches=branches))
             pause()
         if each.is_gone:
             for value in planned(state):
@@ -237,6 +248,7 @@ def _forget(tables: WriteTables, row: SessionRow, before: SessionRow) -> None:
     row.opening = None
     row.head, row.keys, row.segments = NO_SEQUENCE, 0, 0
     row.last_position = row.last_recorded_us = row.since_roll_up = 0
+    row.branches = row.head_branch = 0
 
 
 def _keep(tables: WriteTables, state: SessionState, row: SessionRow, before: SessionRow) -> None:
@@ -260,7 +272,8 @@ def _pass(row: SessionRow, sequence: int, position: int, value: bytes) -> None:
     """Count a loose event that becomes void as sealing would."""
     kind = value[KIND_BYTE]
     if kind < CONTROL:
-        row.head = sequence
+        if not row.branches:
+            row.head = sequence
         row.messages += kind == MESSAGE
         row.since_roll_up += kind == MESSAGE
     if value[FLAGS_BYTE] & ROLLS_UP:
@@ -280,11 +293,6 @@ def named_blobs(value: bytes) -> list[bytes]:
     marks = extension_of(value, "record")
     blobs: list[bytes] = marks[Extension.BLOBS]
     return blobs
-
-
-def decoded(tables: ReadTables, key: bytes, value: bytes) -> Segment:
-    """A segment, with the dictionary that it names."""
-    return decode_segment(key, value, lambda each: Dictionary(each, tables.load_dictionary(each)))
 
 
 def blobs_of(segment: Segment, stop: int) -> list[bytes]:

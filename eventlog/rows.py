@@ -19,7 +19,12 @@ from xxhash import xxh3_64_digest
 from eventlog.body import decode_body, encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64
-from eventlog.limits import HOT_TABLE_POSITIONS, HOT_TABLES, POSITION_MAX
+from eventlog.limits import (
+    HOT_TABLE_POSITIONS,
+    HOT_TABLES,
+    POSITION_MAX,
+    SESSION_BRANCHES_MAX,
+)
 
 CHECKSUM_BYTES: Final = 8
 COMMIT_KEY: Final = b"record"
@@ -212,6 +217,8 @@ class SessionRow:
         opening: Facts given at creation, plain data or None.
         first: First sequence that is still there; events below it were purged.
         trimmed: Messages, from the first one, that roll-ups took out of the view.
+        branches: Branch numbers handed out; 0 while the session is linear (``branching``).
+        head_branch: The branch that the head is on.
     """
 
     tenant_number: int
@@ -232,16 +239,16 @@ class SessionRow:
     details: bytes = b""
     first: int = 0
     trimmed: int = 0
+    branches: int = 0
+    head_branch: int = 0
 
     def encode(self, key: bytes) -> bytes:
         """The row's value; ``key`` is the session number's key."""
         if not self.details:
-            details = [self.tenant, self.name, self.opening]
-            if self.trimmed:
-                details += [self.first, self.trimmed]
-            elif self.first:
-                details.append(self.first)
-            self.details = encode_plain(details)
+            more = [self.first, self.trimmed, self.branches, self.head_branch]
+            while more and not more[-1]:
+                more.pop()
+            self.details = encode_plain([self.tenant, self.name, self.opening, *more])
         return protect(
             key,
             _SESSION.pack(
@@ -274,13 +281,12 @@ class SessionRow:
             raise CorruptionError("row is too short", where=where)
         details = rest[_SESSION.size :]
         named = decode_body(details, where=where)
-        if type(named) is not list or not 3 <= len(named) <= 5:
+        if type(named) is not list or not 3 <= len(named) <= 7:
             raise CorruptionError("row has other details", where=where)
         tenant, name, opening, *more = named
-        first, trimmed = (*more, 0, 0)[:2]
-        if type(first) is not int or type(trimmed) is not int or (more and more[-1] < 1):
+        if any([type(number) is not int for number in more]) or (more and more[-1] < 1):
             raise CorruptionError("row has other details", where=where)
-        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details, first, trimmed)  # type: ignore[call-arg]
+        row = cls(*_SESSION.unpack_from(rest), tenant, name, opening, details, *more)  # type: ignore[call-arg]
         if type(tenant) is not str or type(name) is not str or not (name or row.is_gone):
             raise CorruptionError("row has no names", where=where)
         if (
@@ -289,6 +295,7 @@ class SessionRow:
             or not (row.head < row.sealed or row.head == NO_SEQUENCE)
             or not 0 <= row.first <= row.sealed
             or not 0 <= row.trimmed <= row.messages
+            or not 0 <= row.head_branch <= max(0, row.branches - 1) < SESSION_BRANCHES_MAX
             or row.since_roll_up > row.messages
             or row.flags & ~(GONE | ERASED)
         ):
@@ -327,6 +334,8 @@ class SessionRow:
             self.details,
             self.first,
             self.trimmed,
+            self.branches,
+            self.head_branch,
         )
 
 

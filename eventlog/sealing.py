@@ -29,6 +29,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from eventlog.branching import follow, is_linear
+from eventlog.branchrows import linear_tip
 from eventlog.dictionary import Dictionary
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
@@ -342,22 +344,49 @@ def _collect(
         return
     row = state.row.copy()
     runs: list[tuple[SessionRow, Run]] = []
-    changes: dict[bytes, bytes | None] = {}
     start = 0
     while start < count and share.is_left:
         records = _next_records(log, loose, start, count)
         stop = start + len(records)
         positions = loose.positions[start:stop].tolist()
         runs.append((row, Run(state.number, loose.base + stop - 1, records, positions)))
-        if state.has_controls:
-            changes.update(inline.collect(state.origin, records, positions))
         share.event_count -= len(records)
         share.byte_count -= sum(map(len, records))
         start = stop
         pause()
+    changes = _branch(tables, state, row, runs)
+    if state.has_controls or row.branches:
+        for _, run in runs:
+            found = inline.collect(
+                state.origin, run.records, run.positions, branches=bool(row.branches)
+            )
+            changes.update(found)
+            pause()
     done.rows.append((state, row))
     done.runs += runs
     inline.add(changes)
+
+
+def _branch(
+    tables: WriteTables,
+    state: SessionState,
+    row: SessionRow,
+    runs: list[tuple[SessionRow, Run]],
+) -> dict[bytes, bytes | None]:
+    """Bring the row of a session that branches up to what is sealed of it.
+
+    Returns:
+        What its rows need that these events do not tell: the tip that it had while it was linear.
+    """
+    if state.branching is None:
+        return {}
+    found: dict[bytes, bytes | None] = {}
+    if not row.branches:
+        if all([is_linear(record) for _, run in runs for record in run.records]):
+            return {}
+        found = linear_tip(tables, state.number, row.head, row.first)
+    follow(row, [record for _, run in runs for record in run.records])
+    return found
 
 
 def _next_records(log: HotLog, loose: Loose, start: int, count: int) -> list[bytes]:
@@ -398,7 +427,7 @@ def _encode(
     for row, run in group:
         run.messages_before = row.messages
         row.messages += run.messages
-        if run.last_public >= 0:
+        if run.last_public >= 0 and not row.branches:  # else it was followed already
             row.head = run.last_sequence - len(run.records) + 1 + run.last_public
         if run.rolled >= 0:
             _note_roll_up(row, run)

@@ -72,12 +72,12 @@ class StateCheck:
             self.end_session()
             self._session = session
         for record in records:
-            if record.kind_code < CONTROL or not self._projections:
+            if not self._projections or (record.kind_code < CONTROL and not session.row.branches):
                 continue
             try:
                 self._made.update(changes_of(self._projections, record))
                 if record.kind_code == BASE:
-                    base = base_of(self._projections, record, session.row.first)
+                    base = self._base_of(session, record)
                     if base is not None:  # what later events change stands over it
                         self._base, self._has_base = base, True
             except CorruptionError as error:
@@ -131,12 +131,16 @@ class StateCheck:
             try:
                 verify_record(U64.pack(position), value)
                 event = decode_record(session.origin, position, value, Record)
-                base = base_of(self._projections, event, session.row.first)
+                base = self._base_of(session, event)
             except CorruptionError:
                 continue  # found with the hot log
             if base is not None:
                 self._base, self._has_base = base, True
                 return
+
+    def _base_of(self, session: CheckedSession, event: Record) -> dict[bytes, bytes | None] | None:
+        row = session.row
+        return base_of(self._projections, event, row.first, branches=bool(row.branches))
 
     def _hides(self, session: CheckedSession) -> bool:
         """Whether events that made rows cannot be seen: lost ones, or the base."""

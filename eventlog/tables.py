@@ -556,6 +556,11 @@ class WriteTables(ReadTables):
         return dict(self._runs_of("id").lookup(self.transaction, hashes))
 
 
+def decoded(tables: ReadTables, key: bytes, value: bytes) -> Segment:
+    """A segment, with the dictionary that it names."""
+    return decode_segment(key, value, lambda each: Dictionary(each, tables.load_dictionary(each)))
+
+
 class SegmentCache:
     """Decoded segments, least recently used out, bounded in bytes; shared between threads.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from eventlog.bodies import Bodies, read_bodies
+from eventlog.branching import Branching
 from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
@@ -119,6 +120,7 @@ class Views:
         state: SessionState | None,
         loose: Loose | None,
         stop: int,
+        branching: Branching | None,
     ) -> tuple[SessionView, SessionRow, SessionState | None] | None:
         """One session in this transaction; None when the view is too new for it: begin again.
 
@@ -129,6 +131,7 @@ class Views:
             state: The view: what memory holds of the session.
             loose: Its loose list.
             stop: How many entries that had.
+            branching: What memory keeps of its branches.
         """
         index = self._index
         record = tables.commit_record()
@@ -138,6 +141,7 @@ class Views:
         if record.last_position > seen or state is None:
             state = index.names.get(name)
             if state is not None:
+                branching = state.branching
                 loose = state.loose
                 stop = len(loose.positions)
         if state is not None and loose is not None:
@@ -156,13 +160,17 @@ class Views:
                 origin = state.origin
                 if origin.name != row.name:  # removed since this transaction began
                     origin = Origin(state.number, row.tenant, row.name)
-                return SessionView(origin, row.sealed, loose, stop, record, row.first), row, state
+                view = SessionView(origin, row.sealed, loose, stop, record, row.first)
+                view.branches = bool(row.branches) or branching is not None
+                view.branching = branching
+                return view, row, state
         named = tables.find_session(name)
         if named is None:
             raise _NoSession
         number, row = named
         origin = Origin(number, row.tenant, row.name)
         view = SessionView(origin, row.sealed, Loose(row.sealed), 0, record, row.first)
+        view.branches = bool(row.branches)
         return view, row, None
 
     @contextmanager
@@ -173,13 +181,14 @@ class Views:
         while True:
             seen = self._index.position  # first: what is merged later may be missing in the view
             state = self._index.names.get(name)
+            branching = None if state is None else state.branching
             loose = None if state is None else state.loose
             stop = 0 if loose is None else len(loose.positions)
             fp("read.after_view")
             with self._environment.read() as transaction:
                 tables = ReadTables(transaction, self._environment.db)
                 try:
-                    found = self._view(tables, name, seen, state, loose, stop)
+                    found = self._view(tables, name, seen, state, loose, stop, branching)
                 except _NoSession:
                     yield None
                     return
@@ -280,7 +289,7 @@ class Views:
             if past is None:
                 return Shown([], 0)
             stop = past.view.event_count
-            if past.is_trimmed:
+            if past.is_trimmed or past.view.branches:
                 return Shown(past.shown(stop, count, factory), stop)
             if count is None:
                 return Shown(None, stop)
@@ -307,7 +316,7 @@ class Views:
             tables, view, row, state = found
             if stop is None:
                 self._require_end(_last_position(view, row), view.record)
-                if row.trimmed or (state is not None and state.trimmed):
+                if row.trimmed or view.branches or (state is not None and state.trimmed):
                     return None
                 stop = view.event_count
             return read_bodies(tables, view, self._cache, stop, count, factory)

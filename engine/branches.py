@@ -1,0 +1,298 @@
+"""Branches of a session: the tree that its public events make, and which of its leaves is the head.
+
+An event follows its parent: the head, unless it names another one. What follows the newest event of
+a branch continues it; what follows any other event opens a branch. The history is the path from the
+root to the head.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.drafting import AckMode, draft_event, make_ack
+from engine.events import Event
+from engine.naming import BranchName, by_branch
+from engine.reading import Events, PathPager
+from engine.removing import Removing
+from engine.state import read_fold
+from eventlog.ack import Ack
+from eventlog.arguments import items, whole
+from eventlog.errors import SessionNotFoundError, UsageError
+from eventlog.keys import name_bytes
+from eventlog.limits import PAGE_MAX, POSITION_MAX
+from eventlog.record import NO_PARENT
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+LINKS_MAX: Final = 256  # events that one event answers
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One branch of a session; times in µs since the epoch.
+
+    Attributes:
+        number: Its number, from 0 in the order of opening.
+        names: Its names, oldest first.
+        parent: Sequence of the event that it follows; None for a root.
+        parent_branch: The branch of that event; None for a root.
+        leaf: Sequence of its newest event; None while it was forked and nothing followed.
+        updated_us: Recorded time of that event, or of the fork.
+        is_head: Whether the head is on it.
+    """
+
+    number: int
+    names: tuple[str, ...]
+    parent: int | None
+    parent_branch: int | None
+    leaf: int | None
+    updated_us: int
+    is_head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PathPage:
+    """A page of a path, root first; ``cursor`` continues, None at the end."""
+
+    events: list[Event]
+    cursor: str | None
+
+
+class Branching(Removing):
+    """The part of ``Session`` that branches."""
+
+    __slots__ = ()
+
+    _store: Store
+    _name: tuple[str, str]
+
+    def branches(self) -> list[Branch]:
+        """The session's branches by number; one of a session that never branched.
+
+        Costs a row or two for each branch; no event of the history is decoded.
+        """
+        fold = read_fold(self._store, self._name)
+        names = by_branch({} if fold is None else fold.names)
+        while True:
+            with self._store._log.views.past(self._name) as past:
+                if past is None:
+                    return []
+                rows = past.branches()
+                if rows is None:  # memory is ahead of this transaction
+                    continue
+                head_branch = past.head_branch(past.view.event_count)
+                break
+        return [
+            Branch(
+                number,
+                tuple(names.get(number, ())),
+                None if opening is None or opening.parent == NO_PARENT else opening.parent,
+                None if opening is None or opening.parent == NO_PARENT else opening.fork_branch,
+                None if tip is None else tip.sequence,
+                tip.recorded_us
+                if tip is not None
+                else 0
+                if opening is None
+                else opening.recorded_us,
+                number == head_branch,
+            )
+            for number, (opening, tip) in sorted(rows.items())
+        ]
+
+    async def branches_async(self) -> list[Branch]:
+        """``branches`` on the store's pool."""
+        return await self._store._on_pool(self.branches)
+
+    def path(
+        self, leaf: int | str | None = None, cursor: str | None = None, limit: int = 100
+    ) -> PathPage:
+        """A page of the public events from the root to a leaf, root first.
+
+        Costs what it returns, and the events of other branches that lie between.
+
+        Args:
+            leaf: Sequence of an event, or the name of a branch; None for the head.
+            cursor: Where the page before ended; the path stays that of the first page.
+            limit: Events of a page, 1 to 10,000.
+
+        Raises:
+            UsageError: There is no such event, or it is none of the history.
+        """
+        whole(limit, "limit", 1, PAGE_MAX)
+        if cursor is not None:
+            end, first = _decode_cursor(cursor)
+        else:
+            found = self._leaf(leaf)
+            if found is None:
+                return PathPage([], None)
+            end, first = found, 0
+        pager = PathPager(self._store._log, self._name, end, first)
+        events: list[Event] = []
+        while len(events) < limit:
+            page = pager.next_page(limit - len(events))
+            if not page:
+                break
+            events += page
+        more = pager.following <= end
+        return PathPage(events, f"{end}.{pager.following}" if more else None)
+
+    async def path_async(
+        self, leaf: int | str | None = None, cursor: str | None = None, limit: int = 100
+    ) -> PathPage:
+        """``path`` on the store's pool."""
+        return await self._store._on_pool(self.path, leaf, cursor, limit)
+
+    def path_events(self, leaf: int | str | None = None) -> Events:
+        """All public events from the root to a leaf, lazily, root first; see ``path``."""
+        end = self._leaf(leaf)
+        return Events(
+            PathPager(self._store._log, self._name, -1 if end is None else end, 0),
+            self._store._pool,
+        )
+
+    def checkout(self, leaf: int | str | None, *, expected_head: int | None = None) -> Ack:
+        """Make another event the head: the next append follows it. Removes nothing.
+
+        Args:
+            leaf: Sequence of the event, or the name of a branch for its newest one; None for no
+                event, so that the next append begins a path of its own.
+            expected_head: See ``append``.
+
+        The ack raises ``AppendConflictError`` when there is no such public event, and
+        ``TrimmedError`` when it was purged.
+        """
+        self._store._require_version(2, "moves of the head")
+        parent = -1 if leaf is None else self._event_at(leaf)
+        draft = draft_event("head_move", None, parent=parent, loading=True)
+        return self._append_controls((draft,), expected_head)
+
+    def fork(
+        self,
+        at: int | str | None = None,
+        *,
+        name: str | None = None,
+        expected_head: int | None = None,
+    ) -> Ack:
+        """Open a branch at an event without copying anything; the next append is on it.
+
+        Args:
+            at: Sequence of the event, or the name of a branch for its newest one; None for the
+                head.
+            name: A name for the branch.
+            expected_head: See ``append``.
+
+        The ack raises as that of ``checkout``.
+        """
+        self._store._require_version(2, "branches")
+        if name is not None:
+            name_bytes(name, "branch name")
+        if at is None:
+            head = self._leaf(None)
+            parent = -1 if head is None else head
+        else:
+            parent = self._event_at(at)
+        drafts = [draft_event("head_move", {"fork": True}, parent=parent, loading=True)]
+        if name is not None:
+            drafts.append(draft_event("branch_name", {"set": name}, loading=True))
+        return self._append_controls(drafts, expected_head)
+
+    def name_branch(self, name: str, leaf: int | None = None) -> Ack:
+        """Give the branch of an event a name; a name that led elsewhere leads here from now on.
+
+        Args:
+            name: 1 to 512 UTF-8 bytes.
+            leaf: Sequence of an event of the branch; None for the branch that the head is on.
+        """
+        return self._name_branch({"set": name}, leaf)
+
+    def unname_branch(self, name: str) -> Ack:
+        """Take a branch's name away; one that is not there is fine."""
+        return self._name_branch({"delete": name}, None)
+
+    def link(self, sequence: int, answers: list[int], *, wait: float | None = None) -> Ack:
+        """Say that an event answers several others; its parent stays what it is.
+
+        Args:
+            sequence: Sequence of the event.
+            answers: Sequences of the others, 1 to 256.
+            wait: See ``append``.
+
+        Raises:
+            UsageError: The session has no such event.
+        """
+        self._store._require_version(2, "links")
+        last = self._require_event(sequence)
+        given = items(answers, "answers")
+        if not 1 <= len(given) <= LINKS_MAX:
+            raise UsageError(f"an event answers 1 to {LINKS_MAX} others, not {len(given)}")
+        for each in given:
+            if whole(each, "answers", 0, POSITION_MAX) > last:
+                raise UsageError(f"session {self._name[1]!r} has no event {each}")
+        body = {"event": sequence, "answers": list(given)}
+        return self._append_controls((draft_event("link", body, loading=True),), None, wait)
+
+    # For the above
+
+    def _name_branch(self, body: dict[str, Any], leaf: int | None) -> Ack:
+        self._store._require_version(2, "names of branches")
+        parent = None if leaf is None else self._require_event(leaf) and leaf
+        draft = draft_event("branch_name", body, parent=parent, loading=True)
+        return self._append_controls((draft,), None)
+
+    def _append_controls(
+        self, drafts: Any, expected_head: int | None, wait: float | None = None
+    ) -> Ack:
+        mode: AckMode = "durable"
+        ack = make_ack(self._name, drafts, opening=None, expected_head=expected_head, mode=mode)
+        self._store._submit(ack, wait)
+        return ack
+
+    def _require_event(self, sequence: int) -> int:
+        """The last sequence, once it is sure that there is such an event."""
+        whole(sequence, "sequence", 0, POSITION_MAX)
+        facts = self._store._log.views.facts(self._name)
+        if facts is None:
+            raise SessionNotFoundError(f"no session {self._name[1]!r}")
+        if sequence >= facts.event_count:
+            raise UsageError(f"session {self._name[1]!r} has no event {sequence}")
+        return facts.event_count - 1
+
+    def _leaf(self, leaf: int | str | None) -> int | None:
+        """Sequence of the event that a path ends with; None for an empty path."""
+        if leaf is not None:
+            return self._event_at(leaf)
+        with self._store._log.views.past(self._name) as past:
+            return None if past is None else past.head(past.view.event_count, past.row.head)
+
+    def _event_at(self, leaf: int | str) -> int:
+        """The public event of a sequence, or the newest one of a named branch."""
+        if type(leaf) is str:
+            return self._tip_of(leaf)
+        sequence = whole(leaf, "leaf", 0, POSITION_MAX)
+        self._require_event(sequence)
+        return sequence
+
+    def _tip_of(self, name: str) -> int:
+        fold = read_fold(self._store, self._name)
+        found: BranchName | None = None if fold is None else fold.names.get(name)
+        if found is None:
+            raise UsageError(f"session {self._name[1]!r} has no branch {reprlib.repr(name)}")
+        for branch in self.branches():
+            if branch.number == found.branch:
+                at = branch.leaf if branch.leaf is not None else branch.parent
+                if at is not None:
+                    return at
+        raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
+
+
+def _decode_cursor(cursor: str) -> tuple[int, int]:
+    if type(cursor) is str:
+        end, _, first = cursor.partition(".")
+        if all([each.isascii() and each.isdigit() and len(each) <= 19 for each in (end, first)]):
+            leaf, following = int(end), int(first)
+            if following <= leaf <= POSITION_MAX:
+                return leaf, following
+    raise UsageError(f"cursor must be one that path() gave, not {reprlib.repr(cursor)}")
