@@ -70,7 +70,7 @@ class SessionAt:
             return []
         with self._session._store._log.views.past(self._session._name) as past:
             found = self._same(past)
-            if found.is_trimmed or limit is not None:
+            if found.is_trimmed or found.view.branches or limit is not None:
                 events = found.shown(self.sequence + 1, limit, Event)
                 return [event.body for event in events]
         return [event.body for event in self.events(kinds=("message",))]

@@ -238,7 +238,7 @@ class Branching(Removing):
 
     def _name_branch(self, body: dict[str, Any], leaf: int | None) -> Ack:
         self._store._require_version(2, "names of branches")
-        parent = None if leaf is None else self._require_event(leaf) and leaf
+        parent = None if leaf is None else whole(leaf, "leaf", 0, POSITION_MAX)
         draft = draft_event("branch_name", body, parent=parent, loading=True)
         return self._append_controls((draft,), None)
 
@@ -268,12 +268,10 @@ class Branching(Removing):
             return None if past is None else past.head(past.view.event_count, past.row.head)
 
     def _event_at(self, leaf: int | str) -> int:
-        """The public event of a sequence, or the newest one of a named branch."""
+        """A sequence, or that of the newest event of a named branch."""
         if type(leaf) is str:
             return self._tip_of(leaf)
-        sequence = whole(leaf, "leaf", 0, POSITION_MAX)
-        self._require_event(sequence)
-        return sequence
+        return whole(leaf, "leaf", 0, POSITION_MAX)
 
     def _tip_of(self, name: str) -> int:
         fold = read_fold(self._store, self._name)

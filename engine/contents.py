@@ -218,13 +218,24 @@ class Beginnings:
     def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
         """The purged events that others follow, and their branches, which only those tell."""
         found: dict[int, int] = {}
+        forked: dict[int, int | None] = {}
         pager = SessionPager(self._log, name, first, U64_MAX, None)
         while page := pager.next_page():
             for event in page:
-                parent = event.parent
-                if parent is not None and parent < first:
-                    found[parent] = event.fork_branch if event.opens_branch else event.branch
+                parent, branch = event.parent, event.branch
+                if parent is None or parent >= first:
+                    continue
+                if event.opens_branch:
+                    found[parent] = event.fork_branch
+                elif parent != forked.setdefault(branch, self._forked(name, branch)):
+                    found[parent] = branch
         return {"followed": [list(each) for each in sorted(found.items())]} if found else {}
+
+    def _forked(self, name: Name, branch: int) -> int | None:
+        """The event that a branch was forked from: its first one follows that, and the head."""
+        with self._log.views.past(name) as past:
+            opening = None if past is None else past.opening(branch)
+            return None if opening is None else opening.parent
 
     @staticmethod
     def _require(event: Event, view: SessionView | None, first: int) -> None:

@@ -22,6 +22,7 @@ from engine.export import (
     unescape,
 )
 from eventlog.limits import DEPTH_MAX, INT_MAX, INT_MIN
+from eventlog.record import MESSAGE
 from tests.format import independent_rows
 
 texts = st.one_of(
@@ -69,6 +70,8 @@ class Fact:
     sequence: int = 0
     parent: int | None = None
     kind: str = "message"
+    kind_code: int = MESSAGE
+    opens_branch: bool = False
     id: str | None = None
     time_us: int | None = None
     recorded_us: int = 1
@@ -158,7 +161,7 @@ def test_a_value_is_spelled_as_the_format_says(value: Any) -> None:
 
 def test_the_keys_of_a_line_stand_in_their_order() -> None:
     facts = ({"o": 1}, {}, (bytes(16),), {"a": 1})
-    fact = Fact("t", "s", 0, 0, "message", "i", 1, 2, 3, "r", "t", "p", "q", *facts)
+    fact = Fact("t", "s", 0, 0, "message", MESSAGE, False, "i", 1, 2, 3, "r", "t", "p", "q", *facts)
     assert tuple(line_mapping(fact, base={"last": 1})) == LINE_KEYS  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from engine.kinds import (
     PUBLIC,
     RESERVED,
     ROLES,
+    SIDE,
     is_indexable,
     kind_code,
     kind_name,
@@ -30,7 +31,7 @@ def test_public_kinds_have_codes_below_the_control_kinds(kind: str) -> None:
     assert kind_code(kind, loading=True) == code
 
 
-@pytest.mark.parametrize("kind", CONTROLS)
+@pytest.mark.parametrize("kind", sorted({*CONTROLS} - SIDE))
 def test_control_kinds_are_the_store_s_own(kind: str) -> None:
     with pytest.raises(UsageError, match="written by the store itself"):
         kind_code(kind)
@@ -42,6 +43,11 @@ def test_control_kinds_are_the_store_s_own(kind: str) -> None:
         with pytest.raises(UsageError, match="written by the store itself"):
             kind_code(kind, loading=True)
     assert kind_name(code) == kind
+
+
+@pytest.mark.parametrize("kind", sorted(SIDE))
+def test_callers_append_what_stands_beside_the_history(kind: str) -> None:
+    assert kind_code(kind) == kind_code(kind, loading=True) == CONTROLS[kind] > CONTROL
 
 
 @pytest.mark.parametrize("kind", sorted(RESERVED))

@@ -183,21 +183,38 @@ def test_a_gap_is_a_conflict(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "parents",
-    [[None, 0, 0], [None, 0, 1, 1], [None, None, 0], [None, 0, 1, 2, 0]],
+    ("parents", "paths"),
+    [
+        ([None, 0, 0], [[0, 1], [0, 2]]),
+        ([None, 0, 1, 1], [[0, 1, 2], [0, 1, 3]]),
+        ([None, -1, 0], [[0, 2], [1]]),
+        ([None, 0, 1, 2, 0], [[0, 1, 2, 3], [0, 4]]),
+    ],
     ids=str,
 )
-def test_a_history_with_branches_is_refused(store: Store, parents: list[int | None]) -> None:
+def test_a_history_with_branches_comes_in(
+    store: Store, parents: list[int | None], paths: list[list[int]]
+) -> None:
     lines = []
     for n, parent in enumerate(parents):
         values: dict[str, Any] = {"sequence": n, "body": {"n": n}}
         if parent is not None:
             values["parent"] = parent
         lines.append(line(**values))
-    with pytest.raises(AppendConflictError) as caught:
+    store.load(lines)
+    call = store.session("s")
+    found = [[event.sequence for event in call.path_events(each.leaf)] for each in call.branches()]
+    assert sorted(found) == sorted(paths)
+    assert call.head == len(parents) - 1
+    assert store.load(lines) == LoadResult(0, len(parents))
+
+
+@pytest.mark.parametrize("parent", [3, 7])
+def test_a_line_whose_parent_is_not_there_is_refused(store: Store, parent: int) -> None:
+    """The writer alone knows what a session holds, so an unknown parent must fail there too."""
+    lines = [*linear(1), line(session="s", body={}, parent=parent)]
+    with pytest.raises(AppendConflictError):
         store.load(lines)
-    assert "branch" in str(caught.value)
-    assert not store.session("s").exists
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_a_key_of_another_size_is_named() -> None:
 
 def test_constants_agree() -> None:
     assert HEADER_BYTES == CHECKSUM_BYTES + HEADER.size == 80
-    assert len(set(Flag)) == 8
+    assert len(set(Flag)) == 9
     assert all(flag.value.bit_count() == 1 and flag < 2**16 for flag in Flag)
     assert sorted(Extension) == list(range(1, 19))
 
