@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from engine import naming
+from engine.naming import BranchName
 from engine.variables import PROJECTION, StoredVariable, decode_row, subkey_of
+from eventlog import branching
 from eventlog.blob import BlobRow, PendingRow, blob_key, pending_key
 from eventlog.body import decode_body, encode_plain
+from eventlog.branching import Opening, Tip, decode_opening, decode_tip, split_key
 from eventlog.chunk import compress_chunk, decode_chunk, seal_chunk
 from eventlog.dictionary import Dictionary, DictionaryRow, dictionary_key
 from eventlog.errors import CorruptionError
@@ -403,6 +407,43 @@ def _decode_variable(key: bytes, value: bytes) -> Values:
     }
 
 
+def _encode_branch(values: Values) -> Row:
+    fields = {name: values[name] for name in values if name not in ("session", "branch")}
+    row: Opening | Tip = Tip(**fields) if "parent" not in fields else Opening(**fields)
+    is_opening = isinstance(row, Opening)
+    subkey = (branching.opening_key if is_opening else branching.tip_key)(values["branch"])
+    key = state_key(values["session"], branching.PROJECTION, subkey)
+    return key, protect(key, row.content())
+
+
+def _decode_branch(key: bytes, value: bytes) -> Values:
+    content = expose(key, value, "branch")
+    is_opening, branch = split_key(key[9:], "branch")
+    row = (decode_opening if is_opening else decode_tip)(content, "branch")
+    if key[8] != branching.PROJECTION:
+        raise CorruptionError("another projection", where="branch")
+    return {"session": U64.unpack(key[:8])[0], "branch": branch, **asdict(row)}
+
+
+def _encode_branch_name(values: Values) -> Row:
+    found = BranchName(values["name"], values["branch"], values["sequence"], values["recorded_us"])
+    key = state_key(values["session"], naming.PROJECTION, naming.subkey_of(found.name))
+    return key, protect(key, found.content())
+
+
+def _decode_branch_name(key: bytes, value: bytes) -> Values:
+    found = naming.decode_row(expose(key, value, "branch name"), "branch name")
+    if key[8:] != bytes([naming.PROJECTION]) + naming.subkey_of(found.name):
+        raise CorruptionError("another name", where="branch name")
+    return {
+        "session": U64.unpack(key[:8])[0],
+        "sequence": found.sequence,
+        "recorded_us": found.updated_us,
+        "branch": found.branch,
+        "name": found.name,
+    }
+
+
 KINDS = {
     "commit record": Kind(
         lambda values: (COMMIT_KEY, CommitRecord(**values).encode()),
@@ -433,6 +474,9 @@ KINDS = {
     "raw chunk": Kind(_encode_chunk, _decode_chunk),
     "chunk": Kind(_encode_chunk, _decode_chunk, exact=False),
     "variable": Kind(_encode_variable, _decode_variable),
+    "branch opening": Kind(_encode_branch, _decode_branch),
+    "branch tip": Kind(_encode_branch, _decode_branch),
+    "branch name": Kind(_encode_branch_name, _decode_branch_name),
     "id header": Kind(_encode_directory, _decode_directory),
     "id run": Kind(
         lambda values: _run(values).row(), lambda key, value: _fields(decode_run(key, value))
@@ -563,6 +607,8 @@ SESSION: Values = {
     "opening": None,
     "first": 0,
     "trimmed": 0,
+    "branches": 0,
+    "head_branch": 0,
 }
 
 CASES = [
@@ -698,6 +744,11 @@ CASES = [
         {**SESSION, "sealed": 300, "messages": 260, "since_roll_up": 10, "trimmed": 240},
     ),
     Case(
+        "session_branched",
+        "session",
+        {**SESSION, "sealed": 30, "messages": 26, "branches": 300, "head_branch": 256},
+    ),
+    Case(
         "session_gone",
         "session",
         {**SESSION, "tenant": "", "name": "", "opening": None, "flags": 1, "sealed": 9, "first": 8},
@@ -727,6 +778,46 @@ CASES = [
             "key": "\u00e9\0",
             "data": b"\xa1\x61n\x43\xed\xa0\xbd",
             "fixes": [["s", "n"]],
+        },
+    ),
+    Case(
+        "branch_opening",
+        "branch opening",
+        {
+            "session": 7,
+            "branch": 259,
+            "sequence": 2**33,
+            "parent": 5,
+            "fork_branch": 258,
+            "recorded_us": 1_700_000_000_000_000,
+        },
+    ),
+    Case(
+        "branch_root",
+        "branch opening",
+        {
+            "session": 7,
+            "branch": 1,
+            "sequence": 4,
+            "parent": NO_PARENT,
+            "fork_branch": 0,
+            "recorded_us": 1_700_000_000_000_000,
+        },
+    ),
+    Case(
+        "branch_tip",
+        "branch tip",
+        {"session": 7, "branch": 259, "sequence": 2**33 + 1, "recorded_us": 1_700_000_000_000_000},
+    ),
+    Case(
+        "branch_name",
+        "branch name",
+        {
+            "session": 7,
+            "sequence": 9,
+            "recorded_us": 1_700_000_000_000_000,
+            "branch": 259,
+            "name": "\u00e9\0/..",
         },
     ),
     Case("activity", "activity", {"tenant": 1, "position": 2**40 + 3, "session": 7}),

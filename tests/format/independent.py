@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cbor2
 import lmdb
@@ -25,7 +25,8 @@ BLOCK = 1_024
 HOT_TABLE = 4 * BLOCK
 HOT_TABLES = 48
 NONE = 2**64 - 1
-TOMBSTONE, VOID = 65, 70
+TOMBSTONE, VOID, HEAD_MOVE = 65, 70, 71
+OPENS = 256
 GONE, ERASED = 1, 2
 RECORD = struct.Struct("<8sQQQQqQQIIBBHI")
 SEGMENT = struct.Struct("<8sBBBBIQQQQQQIIQ")
@@ -53,6 +54,11 @@ KINDS = {
     68: "roll_up",
     69: "options",
     70: "void",
+    71: "head_move",
+    72: "branch_name",
+    73: "link",
+    74: "metric",
+    75: "annotation",
 }
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
 
@@ -162,7 +168,8 @@ def fingerprint(*records: bytes) -> bytes:
         if 5 in told:
             told[5] = canonical(unfix(cbor2.loads(told[5]), marks.get(13)))
         body = canonical(unfix(cbor2.loads(stored[80 + length :]), marks.get(12)))
-        digest.update(stored[40:73] + cbor2.dumps(told) + body)
+        said = stored[40:56] + bytes(12) + stored[68:73]
+        digest.update(said + cbor2.dumps(told) + body)
     return digest.digest()
 
 
@@ -190,6 +197,7 @@ class Session:
     opening: Any
     first: int = 0
     flags: int = 0
+    branches: int = 0
     records: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
@@ -252,11 +260,88 @@ def decode_event(position: int, value: bytes, session: Session) -> Event:
     )
 
 
+class Line(NamedTuple):
+    """What a record says of its place among branches (section 6.7)."""
+
+    sequence: int
+    parent: int
+    offset: int
+    branch: int
+    kind: int
+    flags: int
+
+
+def line_of(stored: bytes) -> Line:
+    """Read it from a stored record."""
+    _, _, sequence, parent, _, _, _, offset, branch, _, kind, _, flags, _ = RECORD.unpack_from(
+        stored
+    )
+    return Line(sequence, parent, offset, branch, kind, flags)
+
+
+def head_of(records: list[bytes]) -> int:
+    """The head after these records; ``NONE`` for none."""
+    head = NONE
+    for line in map(line_of, records):
+        if line.kind < 64:
+            head = line.sequence
+        elif line.kind == HEAD_MOVE:
+            head = line.parent
+    return head
+
+
+def path_to(records: list[bytes], leaf: int) -> list[int]:
+    """Sequences from a root to an event, found by parents alone."""
+    parents = {line.sequence: line.parent for line in map(line_of, records) if line.kind < 64}
+    found: list[int] = []
+    while leaf != NONE:
+        found.append(leaf)
+        leaf = parents[leaf]
+    return found[::-1]
+
+
+def is_linear(records: list[bytes]) -> bool:
+    """Whether a session of these records is."""
+    return not any([line.branch or line.kind == HEAD_MOVE for line in map(line_of, records)])
+
+
+def check_branches(records: list[bytes]) -> dict[int, int]:
+    """Number each public event's branch again, and compare; gives the tips by branch."""
+    tips: dict[int, int] = {}
+    branches: dict[int, int] = {}
+    made, on, head = 1, 0, NONE
+    for line in map(line_of, records):
+        if line.kind == HEAD_MOVE:
+            assert line.parent == NONE or line.parent in branches
+            on, head = branches.get(line.parent, 0), line.parent
+            if line.flags & OPENS:
+                assert (line.branch, line.offset) == (made, on)
+                on, made = made, made + 1
+                if head != NONE:
+                    tips[on] = head
+            assert line.branch == on
+        elif line.kind < 64:
+            fork = branches[line.parent] if line.parent != NONE else 0
+            branch = on if line.parent == head else fork
+            if tips.get(branch, NONE) == line.parent:
+                assert not line.flags & OPENS
+            else:
+                assert line.flags & OPENS and line.offset == (0 if line.parent == NONE else branch)
+                branch, made = made, made + 1
+            assert line.branch == branch
+            tips[branch] = head = line.sequence
+            on = branches[line.sequence] = branch
+    return tips
+
+
 def view(records: list[bytes]) -> list[Any]:
     """The messages that a session's view shows after these records (section 12)."""
     found: list[Any] = []
     left: int | None = None
     is_decided = False
+    if not is_linear(records):
+        on = set(path_to(records, head_of(records)))
+        records = [stored for stored in records if line_of(stored).sequence in on]
     for stored in reversed(records):
         length = struct.unpack_from("<I", stored, 76)[0]
         marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
@@ -455,8 +540,9 @@ class Reader:
                 number, row[1], row[4], row[5], row[6], row[7], tenant, name, opening
             )
             self.sessions[number].first = first[0] if first else 0
+            self.sessions[number].branches = first[2] if len(first) > 2 else 0
             self.sessions[number].flags = row[12]
-            assert first != [0]
+            assert not first or first[-1]
             assert not row[12] & GONE or (tenant, name, opening) == ("", "", None)
         assert sorted(self.sessions) == list(range(1, fields[5] + 1))
         gone = [session for session in self.sessions.values() if session.flags & GONE]
@@ -851,10 +937,8 @@ def _append(
             struct.pack("<QQQQQQQQQQII", *row) + cbor2.dumps([tenant, session, None]),
         )
         put(b"name", name_key(tenant, session), be(found.number))
-    head = NONE
-    for stored in found.records:
-        if stored[72] < 64:
-            head = struct.unpack_from("<Q", stored, 16)[0]
+    assert is_linear(found.records)  # or its branch would have to be found
+    head = head_of(found.records)
     role = ROLES.get(body.get("role"), 0)
     flags, marks = roll_up(known, found)
     extension = cbor2.dumps(marks) if marks else b""

@@ -139,7 +139,8 @@ def session(key: bytes, value: bytes) -> Values:
     """A session row (section 5.5)."""
     rest = checked(key, value)
     tenant, name, opening, *more = cbor2.loads(rest[88:])
-    first, trimmed = (*more, 0, 0)[:2]
+    first, trimmed, branches, head_branch = (*more, 0, 0, 0, 0)[:4]
+    assert not more or more[-1]
     found = named(SESSION, "<10QII", rest)
     number = int.from_bytes(key, "big")
     return {
@@ -150,6 +151,8 @@ def session(key: bytes, value: bytes) -> Values:
         "opening": opening,
         "first": first,
         "trimmed": trimmed,
+        "branches": branches,
+        "head_branch": head_branch,
     }
 
 
@@ -163,6 +166,29 @@ def variable(key: bytes, value: bytes) -> Values:
     found = named(["sequence", "recorded_us"], "<QQ", rest)
     number = int.from_bytes(key[:8], "big")
     return {"session": number, **found, "key": name, "data": data, "fixes": fixes}
+
+
+def branch(key: bytes, value: bytes) -> Values:
+    """What opened a branch, or its tip (section 5.10)."""
+    rest = checked(key, value)
+    assert key[8] == 2 and len(key) == 14
+    owner = {
+        "session": int.from_bytes(key[:8], "big"),
+        "branch": int.from_bytes(key[10:], "big"),
+    }
+    if key[9]:
+        return {**owner, **named(["sequence", "recorded_us"], "<QQ", rest)}
+    return {**owner, **named(["sequence", "parent", "fork_branch", "recorded_us"], "<QQIQ", rest)}
+
+
+def branch_name(key: bytes, value: bytes) -> Values:
+    """The name of a branch (section 5.10)."""
+    rest = checked(key, value)
+    name = rest[20:].decode()
+    digest = blake2b(name.encode(), digest_size=16, person=b"turnlog-branch").digest()
+    assert key[8:] == b"\x03" + digest
+    found = named(["sequence", "recorded_us", "branch"], "<QQI", rest)
+    return {"session": int.from_bytes(key[:8], "big"), **found, "name": name}
 
 
 def tenant(key: bytes, value: bytes) -> Values:
@@ -306,6 +332,9 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "raw chunk": chunk,
     "chunk": chunk,
     "variable": variable,
+    "branch opening": branch,
+    "branch tip": branch,
+    "branch name": branch_name,
     "id header": id_header,
     "id run": id_run,
     "id merge": id_merge,
