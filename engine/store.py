@@ -23,6 +23,7 @@ from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
+from engine.telling import telling
 from engine.upkeep import Upkeep
 from eventlog.ack import Ack
 from eventlog.arguments import callback, flag, folder, items, seconds, whole
@@ -480,14 +481,15 @@ class Store(Tenant, Upkeep):
 
         Args:
             progress: Called after each step with a table's name, the sessions that are through
-                for it, and how many there are; on the writer's thread, so keep it short.
+                for it, and how many there are; on the writer's thread, so keep it short. What it
+                raises stops the rebuild and is raised here.
 
         Raises:
             FormatVersionError: The store has format version 1.
         """
         callback(progress, "progress")
         self._refuse_closed()
-        return rebuild(self._log, progress)
+        return telling(progress, lambda tell: rebuild(self._log, tell))
 
     async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
         """``rebuild`` on the store's pool; ``progress`` is called on the writer's thread."""
