@@ -254,14 +254,14 @@ def make_ack(
     removal: Removal | None = None,
     only_existing: bool = False,
 ) -> Ack:
-    """Bind drafts of one session to the conditions of their append.
+    """Bind drafts of one session to the conditions of their append; without any it writes nothing.
 
     Raises:
         LimitExceededError: More events or bytes than one batch may hold.
         UsageError: A condition that makes no sense.
     """
     byte_count = _check_size(drafts)
-    last_id = drafts[-1].caller_id
+    last_id = drafts[-1].caller_id if drafts else None
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
@@ -282,7 +282,7 @@ def make_ack(
         opening=opening,
         drafts=drafts,
         terms=terms,
-        event_count=len(drafts),
+        event_count=max(1, len(drafts)),  # one that writes nothing takes a place in the queue too
     )
 
 

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import (
+    AppendConflictError,
     ConflictError,
+    IdempotencyConflictError,
     InvalidMessageError,
     SessionGoneError,
     SessionNotFoundError,
@@ -150,8 +152,9 @@ def perform(session: Session, model: Model, step: tuple[str, Any], store: Store)
         changes, deleted = argument
         delete = sorted(deleted - changes.keys())
         session.update_state(changes, delete=delete)
-        model.update(changes, delete)
-        model.end_append()
+        if changes or delete:
+            model.update(changes, delete)
+            model.end_append()
     elif what == "roll up":
         session.roll_up().result(HANG_S)
         if model.moments:
@@ -652,3 +655,26 @@ def test_a_moment_of_a_session_is_immutable(store: Store) -> None:
     store.flush(HANG_S)
     after = (past.info(), past.state, past.history(), [event.body for event in past.events()])
     assert before == after
+
+
+def test_an_empty_change_writes_nothing(store: Store) -> None:
+    """An update that set and deleted nothing appended an event with an empty body. It made a
+    session, and took a sequence and a position, for nothing.
+    """
+    call = store.session("s")
+    ack = call.update_state({}).result(HANG_S)
+    assert (ack.first, ack.last, ack.position, ack.event_id) == (-1, -1, 0, "")
+    assert not call.exists and store.last_position == 0
+    call.update_state({"a": 1}, idempotency_key="k").result(HANG_S)
+    call.append({"role": "user", "content": "x"}).result(HANG_S)
+    for conditions in ({"expected_head": 1}, {"idempotency_key": "new"}, {"ack": "queued"}):
+        call.update_state({}, delete=(), **conditions)  # type: ignore[arg-type]
+    store.flush()
+    with pytest.raises(AppendConflictError):
+        call.update_state({}, expected_head=-1).result(HANG_S)
+    with pytest.raises(IdempotencyConflictError):
+        call.update_state({}, idempotency_key="k").result(HANG_S)
+    late = [call.update_state({}) for _ in range(100)]
+    assert {ack.result(HANG_S).last for ack in late} == {-1}
+    assert store.last_position == 2
+    assert call.update_state({"b": 1}, idempotency_key="new").result(HANG_S).last == 2
