@@ -97,7 +97,7 @@ class Upkeep:
 
         The backup is not trusted and not changed. The new store has an id of its own: whoever
         kept positions of the store that was backed up finds out whether the new one has them by
-        ``Store.open(path, min_position=...)``.
+        ``Store.open(path, min_position=..., store_id=...)``.
 
         Args:
             backup: Its folder.
