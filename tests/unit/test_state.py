@@ -29,6 +29,7 @@ from engine import (
     UsageError,
     Variable,
 )
+from engine.fold import Fold
 from engine.session import Session
 from tests.format.values import identical
 from tests.model.actors import Workers
@@ -678,3 +679,42 @@ def test_an_empty_change_writes_nothing(store: Store) -> None:
     assert {ack.result(HANG_S).last for ack in late} == {-1}
     assert store.last_position == 2
     assert call.update_state({"b": 1}, idempotency_key="new").result(HANG_S).last == 2
+
+
+def test_a_past_without_changes_since_is_read_from_the_rows(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state after an event was folded from the start, whatever came after it. Where nothing
+    changed a variable since, the rows tell it, and no event of before is read.
+    """
+    store = checked_store()
+    call = store.session("s")
+    for number in range(200):
+        call.update_state({f"k{number % 7}": number}, delete=[f"k{(number + 1) % 7}"][: number % 2])
+        call.append({"n": number}).result(HANG_S)
+    early, wanted = call.at(201).state, call.state
+    for number in range(300):
+        call.append({"n": number})
+    call.roll_up().result(HANG_S)
+    call.append({"n": -1}).result(HANG_S)
+    store.flush()
+    store.close()
+    Store.vacuum(store.path)  # seals everything
+    store = checked_store()
+    call = store.session("s")
+    read: list[int] = []
+    after = Fold.after
+
+    def counting(fold: Fold, events: Any, sequence: int) -> Fold:
+        events = list(events)
+        read.extend(event.sequence for event in events)
+        return after(fold, events, sequence)
+
+    monkeypatch.setattr(Fold, "after", counting)
+    for sequence in (500, 420, 399, 398):
+        store._folds.clear()
+        assert call.at(sequence).state == wanted
+        assert not read
+    store._folds.clear()
+    assert call.at(201).state == early
+    assert read == list(range(0, 202, 2))[: len(read)] and read
