@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.blobs import require_content
 from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
+from engine.fold import read_base, whole_base
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
 from eventlog.reading import SessionView
-from eventlog.record import BASE
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -203,13 +203,13 @@ class Beginnings:
             self._require(event, None if past is None else past.view, sequence)
             if past is None or facts is None or past.first != sequence:
                 return None
-            base = past.last_of_kind(BASE, Event)
+            base = read_base(past)
             opening = opening_of(past.row, number)
         if base is None:
             return Preface(opening, None)
         # Where no public event is left, none tells by its parent what the head is.
         head = {"head": facts.head} if facts.head < sequence else {}
-        return Preface(opening, {**base.body, **head})
+        return Preface(opening, {**whole_base(base), **head})
 
     @staticmethod
     def _require(event: Event, view: SessionView | None, first: int) -> None:

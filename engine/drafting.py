@@ -25,6 +25,7 @@ from eventlog.keys import name_bytes
 from eventlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_EVENTS_MAX,
+    BODY_BYTES_MAX,
     EVENT_BLOBS_MAX,
     INT_MAX,
     KEY_BYTES_MAX,
@@ -33,7 +34,7 @@ from eventlog.limits import (
     SNAPSHOT_FREQUENCY_MAX,
     TIME_MAX,
 )
-from eventlog.record import MESSAGE, NO_TIME, VARIABLES, Extension, Flag, encode_tail
+from eventlog.record import BASE, MESSAGE, NO_TIME, VARIABLES, Extension, Flag, encode_tail
 
 AckMode = Literal["durable", "queued"]
 
@@ -141,7 +142,8 @@ def draft_event(
         flags |= _NAMED
     if code == VARIABLES:
         check_change(body)
-    encoded, fixes = encode_body(body)
+    bytes_max = BATCH_BYTES_MAX if code == BASE else BODY_BYTES_MAX
+    encoded, fixes = encode_body(body, bytes_max=bytes_max)
     metadata_fixes: Fixes | None = None
     if metadata is not None:
         if type(metadata) is not dict:
@@ -206,6 +208,12 @@ def draft_control(code: int, body: object = None) -> Draft:
     return Draft(tail, extension + encoded, len(extension))
 
 
+def draft_base(body: object) -> Draft:
+    """Encode a ``base`` event; whatever variables a session has, it can be purged."""
+    encoded = encode_plain(body)
+    return Draft(encode_tail(BASE, 0, 0, NO_TIME, 0, 0), encoded, 0)
+
+
 def encode_opening(
     user_id: str | None,
     title: str | None,
@@ -260,7 +268,8 @@ def make_ack(
         LimitExceededError: More events or bytes than one batch may hold.
         UsageError: A condition that makes no sense.
     """
-    byte_count = _check_size(drafts)
+    # A purge is not refused for what its session has.
+    byte_count = sum([draft.size for draft in drafts]) if removal else _check_size(drafts)
     last_id = drafts[-1].caller_id if drafts else None
     terms = Terms(
         expected_head=_checked_head(expected_head),

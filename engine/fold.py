@@ -26,9 +26,10 @@ from engine.variables import (
     encode_variables,
 )
 from eventlog.errors import CorruptionError
-from eventlog.limits import FOLDS_BYTES_MAX, POSITION_MAX
+from eventlog.limits import BASE_BYTES_TARGET, FOLDS_BYTES_MAX, POSITION_MAX
 from eventlog.log import Log
-from eventlog.record import VARIABLES
+from eventlog.past import Past
+from eventlog.record import BASE, VARIABLES
 
 FOLDED_KINDS: Final = frozenset({VARIABLES})
 _NOTHING: Final[Mapping[str, StoredVariable]] = MappingProxyType({})
@@ -78,16 +79,35 @@ def make_fold(sequence: int, variables: Mapping[str, StoredVariable]) -> Fold:
     )
 
 
-def encode_base(fold: Fold) -> dict[str, Any]:
-    """The body of a ``base`` event: the fold as of the last event that a purge removes."""
-    return {
-        "last": fold.sequence,
-        "variables": encode_variables(fold.variables.values()),
-    }
+def encode_base(fold: Fold) -> list[dict[str, Any]]:
+    """The bodies of ``base`` events: the fold as of the last event that a purge removes.
+
+    There is one of them, or several with at most ``BASE_BYTES_TARGET`` each, or one variable. All
+    but the last say how many follow.
+    """
+    parts: list[list[StoredVariable]] = [[]]
+    size = 0
+    for key in sorted(fold.variables):
+        each = fold.variables[key]
+        size += each.memory_bytes
+        if parts[-1] and size > BASE_BYTES_TARGET:
+            parts.append([])
+            size = each.memory_bytes
+        parts[-1].append(each)
+    bodies = [{"last": fold.sequence, "variables": encode_variables(part)} for part in parts]
+    for following, body in enumerate(reversed(bodies)):
+        if following:
+            body["following"] = following
+    return bodies
+
+
+def whole_base(fold: Fold) -> dict[str, Any]:
+    """The same in one body, however large: what an export tells of purged events."""
+    return {"last": fold.sequence, "variables": encode_variables(fold.variables.values())}
 
 
 def decode_base(event: Event) -> Fold:
-    """The fold that a ``base`` event holds.
+    """The fold that a ``base`` event holds, or its share of it.
 
     Raises:
         CorruptionError: Its body is none of a base.
@@ -97,6 +117,27 @@ def decode_base(event: Event) -> Fold:
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
         raise CorruptionError("is no base", where=str(event))
     return make_fold(last, decode_variables(body.get("variables"), str(event)))
+
+
+def read_base(past: Past) -> Fold | None:
+    """The fold that a session's newest purge left, from all its ``base`` events.
+
+    Raises:
+        CorruptionError: The body of one is none of a base.
+    """
+    base = past.last_of_kind(BASE, Event)
+    if base is None:
+        return None
+    fold = decode_base(base)
+    variables = dict(fold.variables)
+    sequence = base.sequence - 1
+    while sequence >= past.first:
+        part = past.event(sequence, Event)
+        if part.kind_code != BASE or (found := decode_base(part)).sequence != fold.sequence:
+            break
+        variables.update(found.variables)
+        sequence -= 1
+    return fold if sequence == base.sequence - 1 else make_fold(fold.sequence, variables)
 
 
 class FoldCache:

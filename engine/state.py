@@ -15,14 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.events import Event
-from engine.fold import FOLDED_KINDS, Fold, decode_base, make_fold
+from engine.fold import FOLDED_KINDS, Fold, make_fold, read_base
 from engine.variables import PROJECTION, Variable, decode_row, subkey_of
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError, UsageError
 from eventlog.index import Name
 from eventlog.inline import state_key
 from eventlog.limits import STATE_PAGE_EVENTS
 from eventlog.past import Past
-from eventlog.record import BASE
 from eventlog.rows import expose
 
 if TYPE_CHECKING:
@@ -90,10 +89,10 @@ def _start(store: Store, past: Past, sequence: int) -> Fold:
     if sequence < last_sealed and not _is_changed(past, sequence + 1, last_sealed + 1):
         return _fold_of_rows(past, sequence)
     if past.first:
-        base = past.last_of_kind(BASE, Event)
+        base = read_base(past)
         if base is None:
             raise CorruptionError("was purged and has no base", where=f"session {number}")
-        return decode_base(base)
+        return base
     return Fold()
 
 

@@ -79,7 +79,8 @@ class StateCheck:
                 if record.kind_code == BASE:
                     base = base_of(self._projections, record, session.row.first)
                     if base is not None:  # what later events change stands over it
-                        self._base, self._has_base = base, True
+                        self._base.update(base.rows)
+                        self._has_base = self._has_base or base.is_last
             except CorruptionError as error:
                 self._report.add_error(error, session.origin)
                 self._is_unsure = True
@@ -135,8 +136,8 @@ class StateCheck:
             except CorruptionError:
                 continue  # found with the hot log
             if base is not None:
-                self._base, self._has_base = base, True
-                return
+                self._base.update(base.rows)
+                self._has_base = self._has_base or base.is_last
 
     def _hides(self, session: CheckedSession) -> bool:
         """Whether events that made rows cannot be seen: lost ones, or the base."""
