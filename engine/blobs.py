@@ -145,8 +145,10 @@ class Blobs:
         """Store a content, or find that it is there; blocks until it is durable.
 
         Nobody has it until an event names it (``session.append(..., blobs=[blob])``); that has to
-        be within the hour. At most 4 MiB of it are in memory, and at most 16 contents are put at
-        once; others wait. For threads: on an event loop use ``put_async``.
+        be within the hour, for which it stays, also when the events go that named the same content
+        before, even by ``erase``. Each put is for one event. At most 4 MiB of it are in memory, and
+        at most 16 contents are put at once; others wait. For threads: on an event loop use
+        ``put_async``.
 
         Args:
             data: Bytes, a file opened in binary mode, or an iterable of bytes; read to its end.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.blobs import require_content
 from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
+from engine.fold import read_base, tree_in, whole_base
 from engine.reading import SessionPager
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
@@ -206,14 +207,16 @@ class Beginnings:
             self._require(event, None if past is None else past.view, sequence)
             if past is None or facts is None or past.first != sequence:
                 return None
-            base = past.last_of_kind(BASE, Event)
+            base = read_base(past)
+            newest = past.last_of_kind(BASE, Event)
             opening = opening_of(past.row, number)
-        if base is None:
+        if base is None or newest is None:
             return Preface(opening, None)
         # Where no public event is left, none tells by its parent what the head is.
         head = {"head": facts.head} if facts.head < sequence else {}
         followed = self._followed(name, sequence) if past.view.branches else {}
-        return Preface(opening, {**base.body, **head, **followed})
+        tree = tree_in(newest.body)
+        return Preface(opening, {**whole_base(base), **tree, **head, **followed})
 
     def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
         """The purged events that others follow, and their branches, which only those tell."""

@@ -25,6 +25,7 @@ from eventlog.keys import name_bytes
 from eventlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_EVENTS_MAX,
+    BODY_BYTES_MAX,
     EVENT_BLOBS_MAX,
     INT_MAX,
     KEY_BYTES_MAX,
@@ -36,6 +37,7 @@ from eventlog.limits import (
     TIME_MAX,
 )
 from eventlog.record import (
+    BASE,
     BRANCH_NAME,
     CONTROL,
     HEAD_MOVE,
@@ -158,7 +160,8 @@ def draft_event(
         check_change(body)
     if parent is not None:
         check_parent(parent)
-    encoded, fixes = encode_body(body)
+    bytes_max = BATCH_BYTES_MAX if code == BASE else BODY_BYTES_MAX
+    encoded, fixes = encode_body(body, bytes_max=bytes_max)
     metadata_fixes: Fixes | None = None
     if metadata is not None:
         if type(metadata) is not dict:
@@ -276,6 +279,12 @@ def draft_control(code: int, body: object = None) -> Draft:
     return Draft(tail, extension + encoded, len(extension))
 
 
+def draft_base(body: object) -> Draft:
+    """Encode a ``base`` event; whatever variables a session has, it can be purged."""
+    encoded = encode_plain(body)
+    return Draft(encode_tail(BASE, 0, 0, NO_TIME, 0, 0), encoded, 0)
+
+
 def encode_opening(
     user_id: str | None,
     title: str | None,
@@ -324,14 +333,15 @@ def make_ack(
     removal: Removal | None = None,
     only_existing: bool = False,
 ) -> Ack:
-    """Bind drafts of one session to the conditions of their append.
+    """Bind drafts of one session to the conditions of their append; without any it writes nothing.
 
     Raises:
         LimitExceededError: More events or bytes than one batch may hold.
         UsageError: A condition that makes no sense.
     """
-    byte_count = _check_size(drafts)
-    last_id = drafts[-1].caller_id
+    # A purge is not refused for what its session has.
+    byte_count = sum([draft.size for draft in drafts]) if removal else _check_size(drafts)
+    last_id = drafts[-1].caller_id if drafts else None
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
@@ -353,7 +363,7 @@ def make_ack(
         opening=opening,
         drafts=drafts,
         terms=terms,
-        event_count=len(drafts),
+        event_count=max(1, len(drafts)),  # one that writes nothing takes a place in the queue too
     )
 
 

@@ -15,6 +15,7 @@ from eventlog.overwriting import OverwriteDeleted
 from eventlog.place import FORMAT_VERSION
 from eventlog.reclaim import Reclaim
 from eventlog.removal import REMOVAL_VERSION
+from eventlog.rows import HELD
 from eventlog.seams import CLOCK
 
 
@@ -28,10 +29,13 @@ class ErasureReceipt:
         number: Number of the incarnation that is gone.
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
-        is_live: Whether a live record still holds any of it: only where ``dictionaries`` may.
+        is_live: Whether a live record still holds any of it: only where ``dictionaries`` or
+            ``has_held_blobs`` say so.
         is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
         backups: What became of copies of the store.
         dictionaries: Numbers of the compression dictionaries that may quote it until ``vacuum``.
+        has_held_blobs: Whether a content that it named stays, because somebody put the same content
+            again and no event named it since; it goes within the hour, unless one does.
     """
 
     tenant: str
@@ -43,6 +47,7 @@ class ErasureReceipt:
     is_in_file: bool = True
     backups: str = "backups and other copies of the store were not touched"
     dictionaries: tuple[int, ...] = ()
+    has_held_blobs: bool = False
 
 
 def require_removal(log: Log, what: str = "remove events") -> None:
@@ -82,6 +87,7 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     with log.views.transaction() as tables:
         epoch = tables.commit_record().epoch
         quoting = tables.dictionaries_of({done.session_number})
+        has_held_blobs = bool(tables.load_row(done.session_number).flags & HELD)
     log.cache.begin(epoch)  # and folds; a read under way from before keeps nothing
     return ErasureReceipt(
         tenant=ack.name[0],
@@ -89,8 +95,9 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
         number=done.session_number,
         event_count=done.last,
         position=done.position,
-        is_live=bool(quoting),
+        is_live=bool(quoting) or has_held_blobs,
         dictionaries=tuple(quoting),
+        has_held_blobs=has_held_blobs,
     )
 
 

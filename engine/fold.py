@@ -27,9 +27,10 @@ from engine.variables import (
     encode_variables,
 )
 from eventlog.errors import CorruptionError
-from eventlog.limits import FOLDS_BYTES_MAX, POSITION_MAX
+from eventlog.limits import BASE_BYTES_TARGET, FOLDS_BYTES_MAX, POSITION_MAX
 from eventlog.log import Log
-from eventlog.record import BRANCH_NAME, VARIABLES
+from eventlog.past import Past
+from eventlog.record import BASE, BRANCH_NAME, VARIABLES
 
 FOLDED_KINDS: Final = frozenset({VARIABLES, BRANCH_NAME})
 _NOTHING: Final[Mapping[str, StoredVariable]] = MappingProxyType({})
@@ -97,21 +98,53 @@ def make_fold(
     )
 
 
-def encode_base(fold: Fold, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a ``base`` event: the fold as of the last event that a purge removes.
+def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The bodies of ``base`` events: the fold as of the last event that a purge removes.
+
+    There is one of them, or several with at most ``BASE_BYTES_TARGET`` each, or one variable. All
+    but the last say how many follow; the last has what is not of variables.
 
     Args:
         fold: The fold.
         tree: Head and branches then (``state.read_tree``).
     """
-    body = {"last": fold.sequence, "variables": encode_variables(fold.variables.values())}
-    if fold.names:
-        body["names"] = encode_names(fold.names.values())
-    return {**body, **tree}
+    parts: list[list[StoredVariable]] = [[]]
+    size = 0
+    for key in sorted(fold.variables):
+        each = fold.variables[key]
+        size += each.memory_bytes
+        if parts[-1] and size > BASE_BYTES_TARGET:
+            parts.append([])
+            size = each.memory_bytes
+        parts[-1].append(each)
+    bodies: list[dict[str, Any]] = [
+        {"last": fold.sequence, "variables": encode_variables(part)} for part in parts
+    ]
+    for following, body in enumerate(reversed(bodies)):
+        if following:
+            body["following"] = following
+    bodies[-1] |= {**_names_in(fold), **tree}
+    return bodies
+
+
+def whole_base(fold: Fold) -> dict[str, Any]:
+    """The same in one body, however large: what an export tells of purged events."""
+    variables = encode_variables(fold.variables.values())
+    return {"last": fold.sequence, "variables": variables, **_names_in(fold)}
+
+
+def _names_in(fold: Fold) -> dict[str, Any]:
+    return {"names": encode_names(fold.names.values())} if fold.names else {}
+
+
+def tree_in(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Head and branches in the body of a ``base`` event."""
+    keys = ("head", "branches", "branch_count", "head_branch")
+    return {key: base[key] for key in keys if key in base}
 
 
 def decode_base(event: Event) -> Fold:
-    """The fold that a ``base`` event holds.
+    """The fold that a ``base`` event holds, or its share of it.
 
     Raises:
         CorruptionError: Its body is none of a base.
@@ -123,6 +156,27 @@ def decode_base(event: Event) -> Fold:
     where = str(event)
     variables = decode_variables(body.get("variables"), where)
     return make_fold(last, variables, decode_names(body.get("names"), where))
+
+
+def read_base(past: Past) -> Fold | None:
+    """The fold that a session's newest purge left, from all its ``base`` events.
+
+    Raises:
+        CorruptionError: The body of one is none of a base.
+    """
+    base = past.last_of_kind(BASE, Event)
+    if base is None:
+        return None
+    fold = decode_base(base)
+    variables = dict(fold.variables)
+    sequence = base.sequence - 1
+    while sequence >= past.first:
+        part = past.event(sequence, Event)
+        if part.kind_code != BASE or (found := decode_base(part)).sequence != fold.sequence:
+            break
+        variables.update(found.variables)
+        sequence -= 1
+    return fold if sequence == base.sequence - 1 else make_fold(fold.sequence, variables)
 
 
 class FoldCache:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from engine.drafting import draft_control, make_ack
+from engine.drafting import draft_base, draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
 from engine.state import read_fold, read_tree
-from eventlog.ack import Ack, Removal
+from eventlog.ack import Ack, Draft, Removal
 from eventlog.arguments import seconds, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX
-from eventlog.record import BASE, TOMBSTONE
+from eventlog.record import TOMBSTONE
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -36,7 +37,7 @@ class Removing:
         The ack raises ``SessionNotFoundError`` when there is no such session. A delete is taken
         also when the quota is reached or the disk is full.
         """
-        return self._remove(TOMBSTONE, None, Removal())
+        return self._remove((draft_control(TOMBSTONE),), Removal())
 
     def erase(self, timeout: float | None = None) -> ErasureReceipt:
         """Delete the session and overwrite what it held; blocks until that is done.
@@ -52,7 +53,7 @@ class Removing:
             TimeoutError: Not done in time; the session is deleted, and the rest goes on.
         """
         wait_s = seconds(timeout, "timeout")
-        ack = self._remove(TOMBSTONE, None, Removal(is_erased=True))
+        ack = self._remove((draft_control(TOMBSTONE),), Removal(is_erased=True))
         return erase(self._store._log, ack, wait_s)
 
     async def erase_async(self, timeout: float | None = None) -> ErasureReceipt:
@@ -68,8 +69,9 @@ class Removing:
 
         What the purged events added up to is read and encoded before this returns: the changes of
         variables below ``first``, or those since a state of the session that memory holds or a
-        ``base``. Of 1,000 changes that takes about 25 ms, and all variables lie in one event. On
-        an event loop use ``purge_async`` for sessions with many.
+        ``base``. Of 1,000 changes that takes about 25 ms, and all variables are written in one
+        commit, in an event for every 8 MiB of them. On an event loop use ``purge_async`` for
+        sessions with many.
 
         Args:
             first: The first sequence that stays; 1 to the number of events.
@@ -78,8 +80,6 @@ class Removing:
             SessionNotFoundError: No session of that name.
             UsageError: The session has no such events.
             TrimmedError: They were purged before.
-            LimitExceededError: The variables take more than one event can hold, 32 MiB; a purge is
-                possible once some were deleted below ``first``.
 
         The ack raises ``SessionGoneError`` when the session was deleted meanwhile.
         """
@@ -93,15 +93,16 @@ class Removing:
         number = facts.origin.number
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given
-        base = encode_base(fold, read_tree(self._store, self._name, first, number))
-        return self._remove(BASE, base, Removal(first, number=number))
+        tree = read_tree(self._store, self._name, first, number)
+        drafts = [draft_base(body) for body in encode_base(fold, tree)]
+        return self._remove(drafts, Removal(first, number=number))
 
     async def purge_async(self, first: int) -> Ack:
         """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""
         return await self._store._on_pool(self.purge, first)
 
-    def _remove(self, kind: int, body: Any, removal: Removal) -> Ack:
+    def _remove(self, drafts: Sequence[Draft], removal: Removal) -> Ack:
         require_removal(self._store._log)
-        ack = make_ack(self._name, (draft_control(kind, body),), opening=None, removal=removal)
+        ack = make_ack(self._name, drafts, opening=None, removal=removal)
         self._store._submit(ack, None)
         return ack

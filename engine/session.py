@@ -467,6 +467,9 @@ class Session(Branching):
     ) -> Ack:
         """Set and delete variables, all or none, with one event; creates the session.
 
+        Without anything to set or delete nothing is written and no session made; ``expected_head``
+        is checked all the same, and the ack's ``first`` and ``last`` are -1.
+
         Args:
             changes: New values by key, 1 to 512 UTF-8 bytes each. A value is plain data and
                 replaces the one before whole; None is a value. Keys not named stay as they are.
@@ -483,8 +486,8 @@ class Session(Branching):
         """
         self._store._require_version(2, "variables")
         body = change_body(changes, items(delete, "delete"))
-        draft = draft_event("variables", body, loading=True)
-        return self._submit((draft,), expected_head, idempotency_key, ack, wait)
+        drafts = (draft_event("variables", body, loading=True),) if body else ()
+        return self._submit(drafts, expected_head, idempotency_key, ack, wait)
 
     def roll_up(self) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.

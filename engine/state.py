@@ -3,8 +3,9 @@
 Invariants:
     1. What is read is one moment of the session: of each step the events below one sequence, and
        for the present the rows and the loose events of one transaction.
-    2. A fold starts from the latest one in memory, from the rows when these are not too new, or
-       from the ``base`` that a purge left; events before that are not read.
+    2. A fold starts from the latest one in memory, from the rows when nothing changed a variable
+       between its event and them, or from the ``base`` that a purge left; events before that are
+       not read.
     3. No transaction is held for more than ``STATE_PAGE_EVENTS`` events that change something and
        one segment.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine import naming
 from engine.events import Event
-from engine.fold import FOLDED_KINDS, Fold, decode_base, make_fold
+from engine.fold import FOLDED_KINDS, Fold, make_fold, read_base
 from engine.naming import BranchName
 from engine.variables import PROJECTION as VARIABLES
 from engine.variables import StoredVariable, Variable, decode_row, subkey_of
@@ -97,16 +98,24 @@ def _start(store: Store, past: Past, sequence: int) -> Fold:
         return _fold_of_rows(past, last_sealed)
     if found is not None:
         return found
+    if sequence < last_sealed and not _is_changed(past, sequence + 1, last_sealed + 1):
+        return _fold_of_rows(past, sequence)
     if past.first:
-        base = past.last_of_kind(BASE, Event)
+        base = read_base(past)
         if base is None:
             raise CorruptionError("was purged and has no base", where=f"session {number}")
-        return decode_base(base)
+        return base
     return Fold()
 
 
+def _is_changed(past: Past, start: int, stop: int) -> bool:
+    """Whether one of these sealed events changes a variable; looks as far as the first."""
+    found, following = past.read_kinds(start, stop, FOLDED_KINDS, Event, 1)
+    return bool(found) or following < stop
+
+
 def _fold_of_rows(past: Past, sequence: int) -> Fold:
-    """The fold after the last sealed event, as the rows tell it."""
+    """The fold after a sealed event, as the rows tell it: none after it changes anything."""
     if not past.tables.has("state"):
         return Fold(sequence)
     number = past.view.origin.number

@@ -21,8 +21,10 @@ from engine.loading import Loader, LoadResult
 from engine.projections import PROJECTIONS
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
+from engine.receipt import Receipt
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session, info_of
+from engine.telling import telling
 from engine.upkeep import Upkeep
 from eventlog.ack import Ack
 from eventlog.arguments import callback, flag, folder, items, seconds, whole
@@ -249,6 +251,7 @@ class Store(Tenant, Upkeep):
         create: bool = True,
         read_only: bool = False,
         min_position: int | None = None,
+        store_id: str | None = None,
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
         quota_bytes: int | None = None,
@@ -267,6 +270,8 @@ class Store(Tenant, Upkeep):
             read_only: Refuse writes; works on a read-only file system.
             min_position: A position that was acknowledged; a store that ends before it was rolled
                 back.
+            store_id: ``store_id`` of the store that acknowledged it: also refuses a store that was
+                restored from an older backup of that one, or is another.
             snapshot_frequency: Messages after which a session is rolled up, counted at the end of
                 an append; stored at creation, as are the next three, and changed by ``configure``.
                 Default 25.
@@ -284,7 +289,7 @@ class Store(Tenant, Upkeep):
         Raises:
             NotAStoreError: There is something else at the path, or nothing and ``create`` is False.
             FormatVersionError: Made by a newer release.
-            CorruptionError: Damaged, truncated, or behind ``min_position``.
+            CorruptionError: Damaged, truncated, behind ``min_position``, or not of ``store_id``.
             StoreUnavailableError: The environment refuses; the hint says what to change.
             UsageError: An option makes no sense, or differs from the stored one. Also when the
                 store is open in this process already, with another ``read_only``,
@@ -292,8 +297,7 @@ class Store(Tenant, Upkeep):
                 ``verify`` that is asked for now.
         """
         where = folder(path, "path")
-        if min_position is not None:
-            whole(min_position, "min_position", 0, POSITION_MAX)
+        receipt = Receipt(min_position, store_id)
         callback(on_rejected, "on_rejected")
         wanted = {
             name: value
@@ -317,15 +321,11 @@ class Store(Tenant, Upkeep):
             map_bytes=map_bytes,
         )
         store = cls(log, where, on_rejected)
-        if min_position is not None and store.last_position < min_position:
-            last = store.last_position
+        try:
+            receipt.require(log.environment.marker, store.last_position, str(path))
+        except CorruptionError:
             store.close()
-            raise CorruptionError(
-                f"last position is {last}, but {min_position} was acknowledged: the store was "
-                "rolled back",
-                where=str(path),
-                hint="Restore a newer copy, or open without min_position to accept the loss.",
-            )
+            raise
         return store
 
     def close(self, timeout: float | None = CLOSE_DEADLINE_S) -> None:
@@ -384,6 +384,11 @@ class Store(Tenant, Upkeep):
 
     def _scope(self) -> str | None:
         return None
+
+    @property
+    def store_id(self) -> str:
+        """32 hex digits: which store this is. A backup has the same; a restored store has not."""
+        return str(self._log.environment.marker.get("store_id", ""))
 
     # Waiting
 
@@ -480,14 +485,15 @@ class Store(Tenant, Upkeep):
 
         Args:
             progress: Called after each step with a table's name, the sessions that are through
-                for it, and how many there are; on the writer's thread, so keep it short.
+                for it, and how many there are; on the writer's thread, so keep it short. What it
+                raises stops the rebuild and is raised here.
 
         Raises:
             FormatVersionError: The store has format version 1.
         """
         callback(progress, "progress")
         self._refuse_closed()
-        return rebuild(self._log, progress)
+        return telling(progress, lambda tell: rebuild(self._log, tell))
 
     async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
         """``rebuild`` on the store's pool; ``progress`` is called on the writer's thread."""

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from engine.erasure import finish_removals
 from engine.projections import PROJECTIONS
+from engine.telling import telling
 from eventlog.arguments import callback, flag, folder
 from eventlog.backup import BackupReport
 from eventlog.backup import backup as backup_of
@@ -66,12 +67,12 @@ class Upkeep:
         flag(check, "check")
         callback(progress, "progress")
         self._refuse_closed()
-        return backup_of(
-            self._log.environment,
-            where,
-            check=check,
-            projections=self._log.projections,
-            progress=progress,
+        log = self._log
+        return telling(
+            progress,
+            lambda tell: backup_of(
+                log.environment, where, check=check, projections=log.projections, progress=tell
+            ),
         )
 
     async def backup_async(
@@ -96,7 +97,7 @@ class Upkeep:
 
         The backup is not trusted and not changed. The new store has an id of its own: whoever
         kept positions of the store that was backed up finds out whether the new one has them by
-        ``Store.open(path, min_position=...)``.
+        ``Store.open(path, min_position=..., store_id=...)``.
 
         Args:
             backup: Its folder.
@@ -116,13 +117,16 @@ class Upkeep:
         flag(check, "check")
         flag(allow_network, "allow_network")
         callback(progress, "progress")
-        return restore_store(
-            source,
-            target,
-            check=check,
-            projections=PROJECTIONS,
-            allow_network=allow_network,
-            progress=progress,
+        return telling(
+            progress,
+            lambda tell: restore_store(
+                source,
+                target,
+                check=check,
+                projections=PROJECTIONS,
+                allow_network=allow_network,
+                progress=tell,
+            ),
         )
 
     @staticmethod
@@ -149,7 +153,7 @@ class Upkeep:
         where = folder(path, "path")
         finish_removals(where)
         before = settle(where, PROJECTIONS)
-        report = vacuum_store(where, progress=progress)
+        report = telling(progress, lambda tell: vacuum_store(where, progress=tell))
         return replace(report, bytes_before=before)
 
     @staticmethod
@@ -183,7 +187,12 @@ class Upkeep:
         callback(progress, "progress")
         if without_backup and place is not None:
             raise UsageError("backup= and without_backup=True contradict each other")
-        return upgrade_store(where, backup=place, without_backup=without_backup, progress=progress)
+        return telling(
+            progress,
+            lambda tell: upgrade_store(
+                where, backup=place, without_backup=without_backup, progress=tell
+            ),
+        )
 
     def configure(
         self,

@@ -172,9 +172,14 @@ def store_value(key: str, value: Any, updated_us: int, sequence: int) -> StoredV
 
 
 def encode_variables(variables: Iterable[StoredVariable]) -> list[list[Any]]:
-    """Variables as the body of a ``base`` event holds them: plain data, in the order of keys."""
-    decoded = sorted([stored.decode() for stored in variables], key=lambda each: each.key)
-    return [[each.key, each.value, each.updated_us, each.sequence] for each in decoded]
+    """Variables as the body of a ``base`` event holds them, in the order of keys.
+
+    Values stay encoded: within a base they would be nested deeper than in the event that set them.
+    """
+    return [
+        [each.key, each.data, each.fixes, each.updated_us, each.sequence]
+        for each in sorted(variables, key=lambda each: each.key)
+    ]
 
 
 def decode_variables(listed: Any, where: str) -> dict[str, StoredVariable]:
@@ -185,12 +190,15 @@ def decode_variables(listed: Any, where: str) -> dict[str, StoredVariable]:
     """
     found: dict[str, StoredVariable] = {}
     try:
-        for key, value, updated_us, sequence in listed:
+        for key, data, fixes, updated_us, sequence in listed:
             name_bytes(key, "variable")
+            if type(data) is not bytes or type(fixes) not in (list, type(None)):
+                raise TypeError("a value is not encoded")
             if type(updated_us) is not int or type(sequence) is not int:
                 raise TypeError("a time or sequence is no integer")
             if not (0 <= updated_us <= TIME_MAX and 0 <= sequence <= POSITION_MAX):
                 raise ValueError("a time or sequence is out of range")
+            value = decode_body(data, fixes, where=where)
             found[key] = store_value(key, value, updated_us, sequence)
     except (TypeError, ValueError, InvalidMessageError, LimitExceededError) as error:
         raise CorruptionError(f"holds no variables: {error}", where=where) from error

@@ -391,6 +391,10 @@ class Admission:
         for part, state in zip(parts, found, strict=True):
             if part.terms is not None:
                 self._check_terms(part.terms, state)
+        if not ack.drafts and not ack.more:  # its conditions hold, and that was all
+            ack.place_nowhere()
+            self._plan.repeated.append(ack)
+            return
         if ack.terms is not None and ack.terms.create and found[0] is not None:
             state = found[0]
             ack.repeat(state.number, 0, state.draft_next - 1, self._last_position(state))

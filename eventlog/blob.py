@@ -9,8 +9,8 @@ Two kinds of rows lie in ``blob`` (FORMAT.md, "Blobs")::
     0 u64be, blob number u64be          -> pending row
 
 Invariants:
-    1. A blob row is *referenced*, and has no pending row; or it is not, and its pending row tells
-       the same time.
+    1. A blob row has a pending row of the same time, or it is referenced and has none. One that
+       has both was put again while events named it, and somebody may still want to name it.
     2. Chunks whose number no blob row names have a pending row without an address.
     3. A blob number is given once, so what is read under it never changes into something else.
 """
@@ -24,13 +24,19 @@ from typing import Final
 
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR, U64
-from eventlog.limits import BLOB_BYTES_MAX, CHUNK_BYTES_MAX, MEDIA_TYPE_BYTES_MAX
+from eventlog.limits import (
+    BLOB_BYTES_MAX,
+    BLOB_PENDING_US,
+    CHUNK_BYTES_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+)
 from eventlog.rows import expose, protect
 
 ADDRESS_BYTES: Final = 16
 NO_ADDRESS: Final = bytes(ADDRESS_BYTES)
 DOOMED_US: Final = 0  # the pending time of chunks that nobody can want any more
 BLOB_KEY_BYTES: Final = U64.size + ADDRESS_BYTES
+UNNAMED_MAX: Final = 2**32 - 1
 PENDING_PREFIX: Final = U64.pack(0)  # tenant numbers begin with 1
 
 _BLOB: Final = Struct("<QQQQQIIII")
@@ -72,10 +78,12 @@ class BlobRow:
         size: Bytes of its content.
         stored_bytes: Bytes of its chunks' values.
         references: How often events name it.
-        pending_us: Since when no event does, µs; 0 while one does.
+        pending_us: Since when it waits to be named, µs: it was put, or lost its last event; 0 when
+            events name it and nobody put it since.
         chunk_bytes: Content of each chunk but the last, in bytes.
         chunks: How many chunks.
         compressed: How many of them are compressed.
+        unnamed: How many times it was put, within the hour, without an event that names it since.
         media_type: Empty when none was given.
     """
 
@@ -87,6 +95,7 @@ class BlobRow:
     chunk_bytes: int
     chunks: int
     compressed: int
+    unnamed: int
     media_type: str
 
     def encode(self, key: bytes) -> bytes:
@@ -102,7 +111,7 @@ class BlobRow:
                 self.chunk_bytes,
                 self.chunks,
                 self.compressed,
-                0,
+                self.unnamed,
             )
             + self.media_type.encode("ascii"),
         )
@@ -118,23 +127,44 @@ class BlobRow:
         rest = expose(key, value, where)
         if len(key) != BLOB_KEY_BYTES or len(rest) < _BLOB.size:
             raise CorruptionError("row or key has another size", where=where)
-        *numbers, reserved = _BLOB.unpack_from(rest)
         try:
-            row = cls(*numbers, rest[_BLOB.size :].decode("ascii"))  # type: ignore[call-arg]
+            row = cls(*_BLOB.unpack_from(rest), rest[_BLOB.size :].decode("ascii"))  # type: ignore[call-arg]
         except UnicodeDecodeError as error:
             raise CorruptionError("its media type is no ASCII", where=where) from error
         if (
-            reserved
-            or not row.number
+            not row.number
             or row.size > BLOB_BYTES_MAX
             or not 1 <= row.chunk_bytes <= CHUNK_BYTES_MAX
             or row.chunks != -(-row.size // row.chunk_bytes)
             or row.compressed > row.chunks
-            or (row.references > 0) is (row.pending_us > 0)
+            or not (row.references or row.pending_us)
+            or (row.references and (row.unnamed > 0) is not (row.pending_us > 0))
             or len(row.media_type) > MEDIA_TYPE_BYTES_MAX
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row
+
+    def put_again(self, now_us: int) -> None:
+        """Somebody put the content: for an hour it stays, whatever becomes of its events."""
+        if self.unnamed == UNNAMED_MAX:
+            pass  # so many that an hour does not hold them
+        elif self.is_held(now_us):
+            self.unnamed += 1
+        else:
+            self.unnamed = 1
+        self.pending_us = max(self.pending_us, now_us)
+
+    def end_wait(self, event_count: int) -> bool:
+        """Events name it, each for one put; True when it is pending no more."""
+        self.unnamed = max(0, self.unnamed - event_count)
+        if self.unnamed or not self.pending_us:
+            return False
+        self.pending_us = 0
+        return True
+
+    def is_held(self, now_us: int) -> bool:
+        """Whether somebody put it within the hour and did not name it yet."""
+        return self.unnamed > 0 and self.pending_us + BLOB_PENDING_US > now_us
 
     @property
     def codec(self) -> str:
@@ -146,7 +176,7 @@ class BlobRow:
 
 @dataclass(slots=True)
 class PendingRow:
-    """Chunks, or a whole blob, that no event names yet or any more.
+    """Chunks, or a whole blob, that somebody may still want to name.
 
     Attributes:
         tenant_number: Whose it is.

@@ -132,7 +132,7 @@ class BlobCheck:
         elif row.references != named:
             self._report.add(where, f"counts {row.references} references, events hold {named}")
         if row.pending_us and not self._tables.has_row("blob", pending_key(row.number)):
-            self._report.add(where, "nothing names it, and it has no pending row")
+            self._report.add(where, "waits to be named, and has no pending row")
         self._check_content(where, address, row, tenant)
 
     def _check_content(

@@ -34,12 +34,15 @@ class Collection:
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``tasks.Task``."""
-        before = (self.collected.blobs, self.collected.streams, self.collected.chunks)
+        before = self._counts()
         following = collect_step(tables, CLOCK.wall_us(), self._after, self.collected, self._pause)
         self.done = following is None
         self._after = following or 0
-        after = (self.collected.blobs, self.collected.streams, self.collected.chunks)
-        return None if after == before else record
+        return None if self._counts() == before else record
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        done = self.collected
+        return (done.blobs, done.streams, done.chunks, done.named)
 
 
 def is_due(tables: ReadTables, damaged: Damaged, pause: Callable[[], None]) -> bool:

@@ -11,6 +11,8 @@ Invariants:
        by who puts.
     3. Whatever ends a stream in the middle, its chunks have a pending row and can be collected.
     4. Equal addresses are never taken for equal contents: the bytes are compared.
+    5. A content that was there is noted as put again before its reference is given out: events
+       that name it may go meanwhile, in any process, and it stays for the hour.
 """
 
 from __future__ import annotations
@@ -227,6 +229,7 @@ class Upload:
                 chunk_bytes=CHUNK_BYTES_MAX,
                 chunks=self._written + len(self._waiting),
                 compressed=self._compressed,
+                unnamed=1,
                 media_type=self._media_type,
             )
         task = _Write(
@@ -312,9 +315,7 @@ class Upload:
         return True
 
     def _keep(self, found: Put) -> Put | None:
-        """Let a blob that nothing names yet stay for another hour; None when it is gone."""
-        if found.row.references:
-            return found
+        """Let a blob stay for another hour, also when its events go; None when it is gone."""
         task = _Keep(found)
         self._run(task)
         return None if task.row is None else replace(found, row=task.row)
@@ -444,7 +445,7 @@ class _Write:
 
 
 class _Keep:
-    """Task: a blob that nothing names stays for another hour; ``row`` is None when it is gone."""
+    """Task: a blob that was put again stays for an hour; ``row`` is None when it is gone."""
 
     def __init__(self, found: Put) -> None:
         self.done = False
@@ -459,11 +460,10 @@ class _Keep:
         if row is None or row.number != found.row.number:
             return None
         self.row = row
-        if not row.pending_us:
-            return None
-        row.pending_us = now(record)
+        now_us = now(record)
+        row.put_again(now_us)
         put_blob(tables, found.tenant_number, found.address, row)
-        return replace(record, recorded_us=row.pending_us)
+        return replace(record, recorded_us=now_us)
 
 
 class _Abandon:

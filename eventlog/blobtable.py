@@ -6,8 +6,8 @@ Everything here is called with the tables of an open transaction and keeps none.
 Invariants (``blob`` says what rows there are):
     1. References are raised in the commit that writes the events, and lowered in the one that
        removes them, so that a row always counts what the log holds.
-    2. A blob that is named again is no longer pending in the same commit; one that loses its last
-       reference is pending from that commit's time on.
+    2. A blob is no longer pending in the commit in which the last of those names it who put it;
+       one that loses its last reference is pending from that commit's time on.
     3. A step of removal deletes at most ``COLLECT_CHUNKS_MAX`` chunks. A row goes before its
        chunks, and these keep a pending row until the last is gone.
 """
@@ -145,6 +145,7 @@ class References:
         self._tables = tables
         self._rows: dict[bytes, BlobRow] = {}
         self._added: dict[bytes, int] = {}
+        self._events: dict[bytes, int] = {}
 
     def require(self, tenant_number: int, addresses: Iterable[bytes]) -> None:
         """Make sure that blobs exist.
@@ -165,40 +166,53 @@ class References:
                     )
                 self._rows[key] = row
 
-    def add(self, tenant_number: int, addresses: Iterable[bytes]) -> None:
+    def add(self, tenant_number: int, addresses: Sequence[bytes]) -> None:
         """Count references of an event that is placed; ``require`` found the blobs before."""
         for address in addresses:
             key = blob_key(tenant_number, address)
             self._added[key] = self._added.get(key, 0) + 1
+        for address in set(addresses):
+            key = blob_key(tenant_number, address)
+            self._events[key] = self._events.get(key, 0) + 1
 
     def write(self) -> None:
         """Write the rows that changed."""
         tables = self._tables
         for key in sorted(self._added):
             row = self._rows[key]
-            if row.pending_us:
-                tables.transaction.delete(pending_key(row.number), db=tables.tables["blob"])
-                row.pending_us = 0
             row.references += self._added[key]
+            if row.end_wait(self._events[key]):
+                tables.transaction.delete(pending_key(row.number), db=tables.tables["blob"])
             tables.transaction.put(key, row.encode(key), db=tables.tables["blob"])
 
 
 def release(
-    tables: WriteTables, tenant_number: int, addresses: Iterable[bytes], now_us: int
-) -> None:
+    tables: WriteTables,
+    tenant_number: int,
+    addresses: Iterable[bytes],
+    now_us: int,
+    *,
+    erases: bool = False,
+) -> set[bytes]:
     """Take references back, of events that this transaction removes.
 
     A blob without references stays for an hour, from ``now_us`` on, as if it had just been put.
+    Erasing gives it no such hour; one that somebody put again keeps what is left of its own.
 
     Args:
         tables: The transaction that removes the events.
         tenant_number: Their tenant.
         addresses: Each as often as events named it.
         now_us: The clock, not behind the newest time stamped by the store.
+        erases: The events are erased; ``erase`` follows for the blobs that are not held.
+
+    Returns:
+        The blobs that nothing names now and that are held: put again within the hour.
 
     Raises:
         CorruptionError: A blob is missing or damaged, or has fewer references.
     """
+    held: set[bytes] = set()
     counts: dict[bytes, int] = {}
     for address in addresses:
         counts[address] = counts.get(address, 0) + 1
@@ -214,8 +228,13 @@ def release(
             )
         row.references -= counts[address]
         if not row.references:
-            row.pending_us = max(1, now_us)
+            is_held = row.is_held(now_us)
+            if is_held:
+                held.add(address)
+            if not (is_held and erases):
+                row.pending_us = max(1, now_us, row.pending_us)
         put_blob(tables, tenant_number, address, row)
+    return held
 
 
 def erase(
@@ -295,6 +314,7 @@ class Collected:
         blobs: Whole blobs that went.
         streams: Contents that were never finished, and went.
         chunks: Their chunks.
+        named: Blobs that were put again, but stay only as long as events name them.
         due_us: When the next one may be due, µs; None when nothing is pending.
         damaged: What could not be looked at or removed, because of damage.
     """
@@ -302,6 +322,7 @@ class Collected:
     blobs: int = 0
     streams: int = 0
     chunks: int = 0
+    named: int = 0
     due_us: int | None = None
     damaged: Damaged = field(default_factory=dict)
 
@@ -339,9 +360,14 @@ def collect_step(
         else:
             if row.address != NO_ADDRESS:
                 try:
-                    _require_agreement(tables, number, row)
+                    blob = _require_agreement(tables, number, row)
                 except CorruptionError as error:
                     collected.damaged[error.where] = error
+                    after = number
+                    continue
+                if blob.references:
+                    _let_go(tables, row, blob)
+                    collected.named += 1
                     after = number
                     continue
                 _doom_blob(tables, row.tenant_number, row.address, number)
@@ -358,12 +384,20 @@ def collect_step(
     return after if looked == COLLECT_ROWS_MAX else None
 
 
-def _require_agreement(tables: ReadTables, number: int, pending: PendingRow) -> None:
-    """Raise ``CorruptionError`` when a blob row is not what its pending row says."""
+def _let_go(tables: WriteTables, pending: PendingRow, blob: BlobRow) -> None:
+    """Who put a blob again had an hour; from now on only the events that name it keep it."""
+    blob.pending_us = blob.unnamed = 0
+    put_blob(tables, pending.tenant_number, pending.address, blob)
+    tables.transaction.delete(pending_key(blob.number), db=tables.tables["blob"])
+
+
+def _require_agreement(tables: ReadTables, number: int, pending: PendingRow) -> BlobRow:
+    """The blob row of a pending one; ``CorruptionError`` when it is not what that says."""
     row = find_blob(tables, pending.tenant_number, pending.address)
     key = blob_key(pending.tenant_number, pending.address)
-    if row is None or row.number != number or row.references:
+    if row is None or (row.number, row.pending_us) != (number, pending.pending_us):
         raise CorruptionError("is not what its pending row says", where=where_blob(key))
+    return row
 
 
 def _some(rows: Iterator[tuple[int, PendingRow]], count: int) -> Iterator[tuple[int, PendingRow]]:

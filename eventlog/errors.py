@@ -12,14 +12,30 @@ class TurnlogError(Exception):
     """Base of all errors of turnlog.
 
     Attributes:
-        hint: One sentence: what to do next.
+        hint: One sentence: what to do next. Also a note of the exception, which a traceback shows.
     """
 
     default_hint = "See the message."
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
+        self._hint = ""
         self.hint = self.default_hint if hint is None else hint
+
+    @property
+    def hint(self) -> str:
+        """See the class."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str) -> None:
+        note = f"Hint: {self._hint}"
+        notes: list[str] = getattr(self, "__notes__", [])
+        if note in notes:
+            notes.remove(note)
+        self._hint = hint
+        if hint != TurnlogError.default_hint:
+            self.add_note(f"Hint: {hint}")
 
 
 class UsageError(TurnlogError, ValueError):

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from eventlog.body import decode_body
@@ -147,10 +148,23 @@ def changes_of(projections: Sequence[InlineProjection], event: Record) -> dict[b
     }
 
 
+@dataclass(frozen=True, slots=True)
+class BaseRows:
+    """What a ``base`` event holds.
+
+    Attributes:
+        rows: Keys and contents of rows, as of ``changes_of``.
+        is_last: Whether it is the last event of its purge, and not one that others follow.
+    """
+
+    rows: dict[bytes, bytes | None]
+    is_last: bool
+
+
 def base_of(
     projections: Sequence[InlineProjection], event: Record, first: int, *, branches: bool
-) -> dict[bytes, bytes | None] | None:
-    """As ``changes_of``: the rows that a ``base`` event holds.
+) -> BaseRows | None:
+    """The rows that a ``base`` event holds.
 
     Args:
         projections: The projections.
@@ -169,12 +183,13 @@ def base_of(
     if type(body) is not dict or body.get("last") != first - 1:
         return None
     number = event.origin.number
-    return {
+    rows = {
         state_key(number, projection.number, subkey): content
         for projection in projections
         if branches or projection.number != BRANCHES
         for subkey, content in projection.base(event).items()
     }
+    return BaseRows(rows, not body.get("following"))
 
 
 def _key_of(item: tuple[bytes, bytes | None]) -> bytes:

@@ -73,6 +73,7 @@ SAMPLES_BYTES_MAX: Final = 1 * MIB  # of one training: 0.1 s of a helper thread
 DICTIONARIES_LOADED_MAX: Final = 32  # in memory; with its contexts one takes about 1 MiB
 TRAIN_BYTES: Final = 1 * MIB  # content sealed of a tenant before one is trained
 # State
+BASE_BYTES_TARGET: Final = 8 * MIB  # of variables in memory after which a purge's base goes on
 STATE_PAGE_EVENTS: Final = 1_024  # control events that a fold reads in one transaction
 
 # Memory of one open store

@@ -279,21 +279,9 @@ class Rebuild:
         self, tables: ReadTables, number: int, row: SessionRow
     ) -> Mapping[bytes, bytes | None]:
         """Rows of inline projections as of the events that were purged."""
-        origin = Origin(number, row.tenant, row.name)
-        for prefix, key, value in _prefixes(tables, number, row.sealed - 1, reverse=True):
-            last = PAIR.unpack(key)[1]
-            self._pause()
-            if last < row.first:
-                break
-            if prefix.kinds & _CONTROLS_BIT:
-                segment = self._cache.load(tables, key, value, keep=False)
-                place = segment.kinds.rfind(BASE)
-                if place >= 0:
-                    event = segment.make(place, origin, Record)
-                    base = base_of(self._projections, event, row.first, branches=bool(row.branches))
-                    if base is not None:
-                        return base
-                    break
+        sealed = self._sealed_base(tables, number, row)
+        if sealed is not None:
+            return sealed
         # The base is loose: the rows that purged events made stand as they are.
         found: dict[bytes, bytes | None] = {}
         for projection in self._projections:
@@ -302,6 +290,33 @@ class Rebuild:
                 if projection.sequence_of(content) < row.first:
                     found[key] = content
                 self._pause()
+        return found
+
+    def _sealed_base(
+        self, tables: ReadTables, number: int, row: SessionRow
+    ) -> dict[bytes, bytes | None] | None:
+        """What the base events of the last purge hold, which follow each other; None if loose."""
+        origin = Origin(number, row.tenant, row.name)
+        found: dict[bytes, bytes | None] | None = None
+        for prefix, key, value in _prefixes(tables, number, row.sealed - 1, reverse=True):
+            self._pause()
+            if PAIR.unpack(key)[1] < row.first:
+                break
+            if not prefix.kinds & _CONTROLS_BIT:
+                if found is not None:
+                    break
+                continue
+            segment = self._cache.load(tables, key, value, keep=False)
+            for place in range(segment.count - 1, -1, -1):
+                if segment.kinds[place] != BASE:
+                    if found is not None:
+                        return found
+                    continue
+                event = segment.make(place, origin, Record)
+                base = base_of(self._projections, event, row.first, branches=bool(row.branches))
+                if base is None or (found is None and not base.is_last):
+                    return found
+                found = {**(found or {}), **base.rows}
         return found
 
     def _copy_keys(

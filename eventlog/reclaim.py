@@ -24,6 +24,7 @@ from eventlog.keys import PAIR, U64
 from eventlog.limits import COMMIT_BYTES_MAX, COMMIT_REMOVED_MAX, COMMIT_ROLL_UPS_MAX
 from eventlog.record import void_record
 from eventlog.removal import ERASES, HOT, KEYS, RemovalRow, Removals, blobs_of, release
+from eventlog.rows import HELD
 from eventlog.seams import CLOCK
 from eventlog.tables import decoded
 
@@ -177,9 +178,11 @@ def _remove_segments(
             budget.rows -= 1
             pause()
     if addresses:
-        tenant_number = tables.load_row(number).tenant_number
+        session = tables.load_row(number)
         erases = bool(row.flags & ERASES)
-        release(tables, tenant_number, addresses, now_us, pause, erases=erases)
+        if release(tables, session.tenant_number, addresses, now_us, pause, erases=erases):
+            session.flags |= HELD
+            tables.put_rows([(U64.pack(number), session)])
 
 
 def _overwrite(

@@ -40,7 +40,7 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rollup import ROLLS_UP, kept_of
-from eventlog.rows import ERASED, GONE, NO_SEQUENCE, SessionRow, expose, protect
+from eventlog.rows import ERASED, GONE, HELD, NO_SEQUENCE, SessionRow, expose, protect
 from eventlog.segment import Run, Segment, encode_segment
 from eventlog.tables import decoded
 
@@ -189,8 +189,9 @@ def begin(
         else:
             row.segments = _shorten(tables, state.number, each.floor, addresses)
             _keep(tables, state, row, before)
+        if release(tables, row.tenant_number, addresses, asked_us, pause, erases=each.is_erased):
+            row.flags |= HELD
         tables.put_rows([(key, row)])
-        release(tables, row.tenant_number, addresses, asked_us, pause, erases=each.is_erased)
         left = (HOT if each.is_erased else 0) | (KEYS if each.is_gone else 0)
         flags = ERASES if each.is_erased else 0
         tables.put_removal(state.number, RemovalRow(each.floor, 0, left, flags, asked_us))
@@ -314,20 +315,27 @@ def release(
     pause: Callable[[], None],
     *,
     erases: bool,
-) -> None:
+) -> bool:
     """Take references of void events back; blobs that only erased events named go at once.
 
-    Their chunks go with the next collection, or with the task that waits for the erasure.
+    Their chunks go with the next collection, or with the task that waits for the erasure. A blob
+    that somebody put again within the hour, and did not name yet, stays for what is left of it.
+
+    Returns:
+        Whether such a blob kept what is erased.
     """
+    has_kept = False
     for number, address in enumerate(sorted(addresses)):
         try:
-            blobtable.release(tables, tenant_number, [address], now_us)
-            if erases:
+            held = blobtable.release(tables, tenant_number, [address], now_us, erases=erases)
+            has_kept = has_kept or bool(held)
+            if erases and not held:
                 blobtable.erase(tables, tenant_number, [address], room=0)
         except CorruptionError:
             pass  # check tells; what is void must not stay because of it
         if not number % RELEASE_SLICE:
             pause()
+    return erases and has_kept
 
 
 def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes]) -> int:

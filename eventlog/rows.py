@@ -193,6 +193,7 @@ _SESSION: Final = Struct("<QQQQQQQQQQII")
 NO_SEQUENCE: Final = 2**64 - 1
 GONE: Final = 1  # a session row's flags
 ERASED: Final = 2
+HELD: Final = 4
 
 
 @dataclass(slots=True)
@@ -211,7 +212,8 @@ class SessionRow:
         keys: Idempotency keys in the key table.
         segments: Segments of the session.
         since_roll_up: Messages since the last logical roll-up.
-        flags: ``GONE`` when it was deleted, ``ERASED`` when that erases.
+        flags: ``GONE`` when it was deleted, ``ERASED`` when that erases, ``HELD`` when a blob
+            stayed because somebody had put it again.
         tenant: The tenant's name.
         name: The session's name.
         opening: Facts given at creation, plain data or None.
@@ -297,7 +299,7 @@ class SessionRow:
             or not 0 <= row.trimmed <= row.messages
             or not 0 <= row.head_branch <= max(0, row.branches - 1) < SESSION_BRANCHES_MAX
             or row.since_roll_up > row.messages
-            or row.flags & ~(GONE | ERASED)
+            or row.flags & ~(GONE | ERASED | HELD)
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row

@@ -16,7 +16,7 @@ from eventlog.checked import CheckedSession
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport
 from eventlog.hotlog import hot_names
-from eventlog.inline import InlineProjection, base_of, changes_of, state_key
+from eventlog.inline import BaseRows, InlineProjection, base_of, changes_of, state_key
 from eventlog.keys import U64
 from eventlog.record import BASE, CONTROL, KIND_BYTE, Record, decode_record, verify_record
 from eventlog.rows import CommitRecord, expose
@@ -79,7 +79,8 @@ class StateCheck:
                 if record.kind_code == BASE:
                     base = self._base_of(session, record)
                     if base is not None:  # what later events change stands over it
-                        self._base, self._has_base = base, True
+                        self._base.update(base.rows)
+                        self._has_base = self._has_base or base.is_last
             except CorruptionError as error:
                 self._report.add_error(error, session.origin)
                 self._is_unsure = True
@@ -135,10 +136,10 @@ class StateCheck:
             except CorruptionError:
                 continue  # found with the hot log
             if base is not None:
-                self._base, self._has_base = base, True
-                return
+                self._base.update(base.rows)
+                self._has_base = self._has_base or base.is_last
 
-    def _base_of(self, session: CheckedSession, event: Record) -> dict[bytes, bytes | None] | None:
+    def _base_of(self, session: CheckedSession, event: Record) -> BaseRows | None:
         row = session.row
         return base_of(self._projections, event, row.first, branches=bool(row.branches))
 

@@ -309,6 +309,16 @@ def test_traceback_shows_where_an_error_came_from(calls: Path, tmp_path: Path) -
     assert "turnlog: " in result.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--traceback",)])
+def test_a_hint_is_told_once(calls: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, ["show", str(calls), "never there", *options])
+    hints = [line for line in result.stderr.splitlines() if "hint:" in line.lower()]
+    assert len(hints) == 1 and hints[0].startswith("  hint: "), result.stderr
+    assert ("Traceback" in result.stderr) is bool(options)
+
+
 def test_a_missing_permission_is_told_with_the_path(
     turnlog: Any, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

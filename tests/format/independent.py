@@ -783,16 +783,17 @@ class Reader:
                 pending[int.from_bytes(key[8:], "big")] = struct.unpack("<QQ16s", rest)
                 continue
             fields = BLOB.unpack_from(value)
-            _, number, size, stored, references, since_us, chunk_bytes, count, _, zero = fields
+            _, number, size, stored, references, since_us, chunk_bytes, count, _, unnamed = fields
             parts = chunks.pop(number, [])
             content = b"".join(parts)
-            assert (len(content), len(parts), zero) == (size, count, 0)
+            assert (len(content), len(parts)) == (size, count)
             assert stored >= 16 * count
             assert all([len(part) == chunk_bytes for part in parts[:-1]])
             assert keyed(self.secrets[tenant], b"turnlog-blob", content) == key[8:]
             count_of_events = named.pop((tenant, key[8:]), 0)
             assert references == count_of_events or (self.removals and references > count_of_events)
             assert (pending.pop(number, None) is None) == (since_us == 0)
+            assert references == 0 or (unnamed == 0) == (since_us == 0)
             self.blobs[tenant, key[8:]] = content
         assert not named
         assert all([address == bytes(16) for _, _, address in pending.values()])

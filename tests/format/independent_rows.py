@@ -42,7 +42,7 @@ RECORD = (
     "session sequence parent recorded_us given_us owner offset branch tokens kind role flags length"
 ).split()
 BLOB = (
-    "number size stored_bytes references pending_us chunk_bytes chunks compressed reserved"
+    "number size stored_bytes references pending_us chunk_bytes chunks compressed unnamed"
 ).split()
 GOLDEN_DICTIONARY = bytes.fromhex(
     "".join((Path(__file__).parent / "golden" / "dictionary.hex").read_text("ascii").split()[5:])
@@ -223,7 +223,8 @@ def blob(key: bytes, value: bytes) -> Values:
     """A blob row (section 7.1)."""
     rest = checked(key, value)
     found = named(BLOB, "<QQQQQIIII", rest)
-    assert found.pop("reserved") == 0
+    assert found["references"] or found["pending_us"]
+    assert not found["references"] or bool(found["unnamed"]) == bool(found["pending_us"])
     media_type = rest[struct.calcsize("<QQQQQIIII") :].decode("ascii")
     return {
         "tenant": int.from_bytes(key[:8], "big"),

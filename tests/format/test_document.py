@@ -131,7 +131,7 @@ def test_layouts_are_those_of_the_code(heading: str, struct: Struct) -> None:
         ("Session row", list(rows.SessionRow.__dataclass_fields__)[:12]),
         ("Keyed result", list(rows.KeyedResult.__dataclass_fields__)),
         ("Removal", list(removal.RemovalRow.__dataclass_fields__)),
-        ("Blobs", [*list(blob.BlobRow.__dataclass_fields__)[:-1], "reserved"]),
+        ("Blobs", list(blob.BlobRow.__dataclass_fields__)[:-1]),
         ("Pending rows", list(blob.PendingRow.__dataclass_fields__)),
         ("Segments", list(segment.SegmentPrefix.__dataclass_fields__)),
     ],

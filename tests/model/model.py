@@ -582,6 +582,8 @@ class ModelStore:
             body["set"] = op.changes
         if op.delete:
             body["delete"] = list(op.delete)
+        if not body:
+            return Placed(-1, -1, 0, "")
         session = self._open(op.tenant, op.session, Opening())
         kept = self._keep(session, New(body, kind="variables"))
         self._end(session)

@@ -311,3 +311,82 @@ def test_a_damaged_blob_keeps_no_session_from_being_deleted(tmp_path: Path) -> N
         store.flush()
         assert not store.session("a").exists
         assert [each.message for each in store.check().findings] == ["checksum does not match"]
+
+
+# Put again
+
+
+def test_what_was_put_again_outlives_the_erasure_of_its_only_event(
+    store: Store, later: Callable[[int], None]
+) -> None:
+    """A content that was there was given out without a trace on disk. An erasure of the last event
+    that named it took it along, and the append of the fresh reference was refused.
+    """
+    named = store.blobs.put(NOISE)
+    store.session("a").append(MESSAGE, blobs=[named]).result(10)
+    again = store.blobs.put(iter([NOISE]))
+    receipt = store.session("a").erase()
+    assert receipt.has_held_blobs and receipt.is_live
+    assert usage(store, "pending") == 1
+    assert store.check().ok
+    later(BLOB_PENDING_US - 1)
+    assert store.collect_blobs() == NOTHING
+    store.session("b").append(MESSAGE, blobs=[again]).result(10)
+    later(3 * BLOB_PENDING_US)
+    assert store.collect_blobs() == NOTHING
+    assert store.blobs.read(again) == NOISE
+    assert not store.session("b").erase().is_live  # its put is used up
+    assert store.blobs.get(again) is None and chunks(store) == 0
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_reference_outlives_removals_one_after_the_other(
+    store: Store, later: Callable[[int], None], is_sealed: bool
+) -> None:
+    blob = store.blobs.put(NOISE)
+    for name in ("a", "b"):
+        store.session(name).append(MESSAGE, blobs=[blob, blob]).result(10)
+        if is_sealed:
+            for _ in range(60):
+                store.session(name).append(MESSAGE)
+            store.flush()
+    later(5)
+    store.blobs.put(NOISE)
+    store.blobs.put(NOISE)
+    assert not store.session("a").erase().has_held_blobs  # b names it
+    assert store.session("b").erase().has_held_blobs
+    for name in ("c", "d"):
+        store.session(name).append(MESSAGE, blobs=[blob]).result(10)
+    assert not store.session("c").erase().is_live
+    assert not store.session("d").erase().is_live
+    assert store.blobs.get(blob) is None
+
+
+def test_an_hour_after_it_was_put_again_only_events_keep_a_content(
+    store: Store, later: Callable[[int], None]
+) -> None:
+    blob = store.blobs.put(NOISE)
+    store.session("a").append(MESSAGE, blobs=[blob]).result(10)
+    later(5)
+    store.blobs.put(NOISE)
+    later(5 + BLOB_PENDING_US)
+    assert store.collect_blobs() == NOTHING
+    with store._log.views.transaction() as tables:
+        assert not list(blobtable.pending_rows(tables))
+    store.blobs.put(NOISE)
+    later(5 + 2 * BLOB_PENDING_US)  # not collected, but over
+    assert not store.session("a").erase().is_live
+    assert store.blobs.get(blob) is None and chunks(store) == 0
+
+
+def test_a_held_content_goes_when_its_hour_is_over(
+    store: Store, later: Callable[[int], None]
+) -> None:
+    blob = store.blobs.put(NOISE)
+    store.session("a").append(MESSAGE, blobs=[blob]).result(10)
+    store.blobs.put(NOISE)
+    later(BLOB_PENDING_US - 1)
+    assert store.session("a").erase().has_held_blobs
+    later(BLOB_PENDING_US)  # of the put, not of the erasure
+    assert store.collect_blobs()["blobs"] == 1
+    assert store.blobs.get(blob) is None

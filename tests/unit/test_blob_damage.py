@@ -187,7 +187,7 @@ CASES: list[tuple[str, Damage, list[str]]] = [
     (
         "pending row missing",
         lambda path: [("blob", pending_key(3), None)],
-        ["nothing names it, and it has no pending row"],
+        ["waits to be named, and has no pending row"],
     ),
     (
         "pending row of another time",

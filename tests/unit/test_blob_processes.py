@@ -28,6 +28,13 @@ with Store.open(sys.argv[1]) as store:
     print(" ".join(each.hex() for event in call.events() for each in event.blobs))
 """
 
+ERASING = """
+import sys
+from engine import Store
+with Store.open(sys.argv[1]) as store:
+    print(store.session("a").erase().has_held_blobs)
+"""
+
 KILLED = """
 import random, sys
 from engine import Store
@@ -101,6 +108,19 @@ def test_two_processes_put_the_same_contents(
         assert (found["count"], found["references"], found["pending"]) == (6, 12, 0)
         assert found["unfinished"] == 0
         assert store.check().ok
+
+
+def test_another_process_erases_what_was_put_again(
+    store_path: Path, checked_store: Callable[..., Store]
+) -> None:
+    store = checked_store()
+    blob = store.blobs.put(b"same")
+    store.session("a").append({"role": "user", "content": "x"}, blobs=[blob]).result(10)
+    again = store.blobs.put(b"same")
+    process = start(ERASING, store_path)
+    assert process.communicate(timeout=60)[0] == "True\n"
+    store.session("b").append({"role": "user", "content": "x"}, blobs=[again]).result(10)
+    assert store.blobs.read(again) == b"same"
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import Store
+from engine import Store, fold
 from eventlog.errors import (
     SessionGoneError,
     SessionNotFoundError,
@@ -17,7 +18,8 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.failpoints import failpoints
-from eventlog.limits import HOT_TABLE_POSITIONS
+from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, HOT_TABLE_POSITIONS, MIB
+from tests.format.values import identical
 
 
 def said(text: str) -> dict[str, Any]:
@@ -346,3 +348,99 @@ def test_a_stretch_that_was_purged_as_a_whole_is_said_so(store: Store) -> None:
             list(session.events(first, last))
         assert caught.value.first == 20
     assert next(iter(session.events(0, 20))).sequence == 20
+
+
+def nested(levels: int) -> Any:
+    value: Any = "deep"
+    for number in range(levels):
+        value = [value] if number % 2 else {"k": value}
+    return value
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {
+            "deep": nested(DEPTH_MAX - 2),
+            "odd": ["\ud800", struct.unpack("<d", b"\x01" * 6 + b"\xf0\x7f")[0]],
+        },
+        {f"v{number:02}": f"{number}" * 4_000 for number in range(40)},
+        {},
+    ],
+    ids=["deep", "many", "none"],
+)
+def test_whatever_its_variables_are_a_session_can_be_purged(
+    checked_store: Callable[..., Store],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    sealed: bool,
+) -> None:
+    """The base nested values deeper than the event that had set them, and held all of them in one
+    event. So a value at the edge of what an update takes, or many, made the session unpurgeable.
+    """
+    monkeypatch.setattr(fold, "BASE_BYTES_TARGET", 20_000)
+    store = checked_store()
+    session = store.session("a")
+    for key, value in values.items():
+        session.update_state({key: value})
+        session.append(said(key))
+    session.append(said("last")).result()
+    if sealed:
+        store.flush()
+    state, variables = session.state, session.variables()
+    first = session.append(said("kept")).result().first
+    session.update_state({"v03": "later", "w": 1}, delete=["v05"]).result()
+    later = session.state
+    session.purge(first).result()
+    bases = [event for event in session.events() if event.kind == "base"]
+    assert len(bases) == (18 if len(values) > 30 else 1)
+
+    def require(store: Store) -> None:
+        call = store.session("a")
+        assert identical(call.state, later)
+        store._folds.clear()
+        assert identical(call.at(first).state, state)
+        assert call.at(first).variables() == variables or "odd" in values
+        store._folds.clear()
+        assert identical(call.at(bases[-1].sequence).state, later)
+        assert store.check().ok, store.check().findings
+
+    require(store)
+    store.rebuild()
+    require(store)
+    for number in range(130):
+        session.append(said(f"{number}"))
+    store.flush()
+    lines = [json.loads(line) for line in store.export_lines(store.read())]
+    with Store.open(tmp_path / "copy") as copy:
+        copy.load(lines)
+        require(copy)
+        copy.rebuild()
+        require(copy)
+    path = store.path
+    store.close()
+    Store.vacuum(path)  # seals the base
+    store = checked_store()
+    require(store)
+    store.rebuild()
+    require(store)
+    again = store.session("a").append(said("again")).result().first
+    store.session("a").purge(again).result()
+    assert identical(store.session("a").state, later)
+    assert store.check().ok
+
+
+def test_a_state_beyond_what_an_event_holds_can_be_purged(store: Store) -> None:
+    """Two variables of 20 MiB are two updates. Their base was one event of 40, which is refused."""
+    session = store.session("a")
+    for key in ("a", "b"):
+        session.update_state({key: key * (20 * MIB)}).result(60)
+    session.update_state({"c": "c" * (BODY_BYTES_MAX - 20)}).result(60)
+    first = session.append(said("kept")).result(60).first
+    ack = session.purge(first).result(120)
+    assert (ack.first, ack.last) == (first + 1, first + 3)
+    state = session.state
+    assert sorted(state) == ["a", "b", "c"]
+    assert [len(state[key]) for key in "abc"] == [20 * MIB, 20 * MIB, BODY_BYTES_MAX - 20]

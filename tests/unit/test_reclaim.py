@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from engine import Store
+from engine.drafting import draft_control
 from eventlog import composing, limits, reclaim
 from eventlog.errors import CorruptionError, TurnlogError
 from eventlog.keys import U64
+from eventlog.record import TOMBSTONE
 from eventlog.removal import Removals
 from eventlog.rows import CommitRecord
 from eventlog.tables import WriteTables
@@ -146,7 +148,8 @@ def test_one_commit_does_a_bounded_part(
 
     monkeypatch.setattr(reclaim, "void_record", counted)
     monkeypatch.setattr(composing.reclaim, "go_on", go_on)
-    acks = [store.session(f"s{number}")._remove(65, None, _erasing()) for number in range(300)]
+    tombstone = (draft_control(TOMBSTONE),)
+    acks = [store.session(f"s{number}")._remove(tombstone, _erasing()) for number in range(300)]
     for ack in acks:
         ack.result(30)
     store.flush()

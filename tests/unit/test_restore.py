@@ -108,6 +108,41 @@ def test_what_was_acknowledged_after_the_backup_is_missed(store: Store, tmp_path
     Store.open(tmp_path / "again", create=False, min_position=report.position).close()
 
 
+def test_a_history_that_forked_is_told_from_the_same(store: Store, tmp_path: Path) -> None:
+    """A restored backup that was appended to has the position that a caller kept, and opened with
+    it. What is at that position is another event, and the caller was not told.
+    """
+    store.session("a").append({"role": "user", "content": "kept"}).result()
+    store.backup(tmp_path / "copy")
+    later = store.session("a").append({"role": "user", "content": "lost"}).result()
+    report = Store.restore(tmp_path / "copy", tmp_path / "again")
+
+    def opened(path: Path, position: int | None, store_id: str) -> None:
+        Store.open(path, create=False, min_position=position, store_id=store_id).close()
+
+    with Store.open(report.path, create=False) as again:
+        assert again.store_id == report.store_id != store.store_id == report.restored_from
+        again.session("a").append({"role": "user", "content": "another"}).result()
+        assert again.last_position == later.position
+        again.backup(tmp_path / "copy of again")
+    Store.open(report.path, create=False, min_position=later.position).close()
+    for position in (later.position, later.position + 1):
+        with pytest.raises(CorruptionError, match=r"another event|rolled back"):
+            opened(report.path, position, store.store_id)
+    for fine in (None, 0, report.position):
+        opened(report.path, fine, store.store_id)
+    opened(report.path, later.position, report.store_id)
+    opened(store.path, later.position, store.store_id)
+    opened(tmp_path / "again", None, store.store_id)
+    Store.vacuum(report.path)
+    opened(report.path, later.position, report.store_id)
+    far = Store.restore(tmp_path / "copy of again", tmp_path / "far")
+    opened(far.path, later.position, report.store_id)
+    for path, store_id in ((far.path, store.store_id), (store.path, report.store_id)):
+        with pytest.raises(CorruptionError, match="is not the store"):
+            opened(path, None, store_id)
+
+
 def test_its_files_are_as_those_of_a_new_store(copy: Path, tmp_path: Path) -> None:
     for umask in (0o000, 0o077):
         before = os.umask(umask)

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import (
+    AppendConflictError,
     ConflictError,
+    IdempotencyConflictError,
     InvalidMessageError,
     SessionGoneError,
     SessionNotFoundError,
@@ -27,6 +29,7 @@ from engine import (
     UsageError,
     Variable,
 )
+from engine.fold import Fold
 from engine.session import Session
 from tests.format.values import identical
 from tests.model.actors import Workers
@@ -150,8 +153,9 @@ def perform(session: Session, model: Model, step: tuple[str, Any], store: Store)
         changes, deleted = argument
         delete = sorted(deleted - changes.keys())
         session.update_state(changes, delete=delete)
-        model.update(changes, delete)
-        model.end_append()
+        if changes or delete:
+            model.update(changes, delete)
+            model.end_append()
     elif what == "roll up":
         session.roll_up().result(HANG_S)
         if model.moments:
@@ -652,3 +656,65 @@ def test_a_moment_of_a_session_is_immutable(store: Store) -> None:
     store.flush(HANG_S)
     after = (past.info(), past.state, past.history(), [event.body for event in past.events()])
     assert before == after
+
+
+def test_an_empty_change_writes_nothing(store: Store) -> None:
+    """An update that set and deleted nothing appended an event with an empty body. It made a
+    session, and took a sequence and a position, for nothing.
+    """
+    call = store.session("s")
+    ack = call.update_state({}).result(HANG_S)
+    assert (ack.first, ack.last, ack.position, ack.event_id) == (-1, -1, 0, "")
+    assert not call.exists and store.last_position == 0
+    call.update_state({"a": 1}, idempotency_key="k").result(HANG_S)
+    call.append({"role": "user", "content": "x"}).result(HANG_S)
+    for conditions in ({"expected_head": 1}, {"idempotency_key": "new"}, {"ack": "queued"}):
+        call.update_state({}, delete=(), **conditions)  # type: ignore[arg-type]
+    store.flush()
+    with pytest.raises(AppendConflictError):
+        call.update_state({}, expected_head=-1).result(HANG_S)
+    with pytest.raises(IdempotencyConflictError):
+        call.update_state({}, idempotency_key="k").result(HANG_S)
+    late = [call.update_state({}) for _ in range(100)]
+    assert {ack.result(HANG_S).last for ack in late} == {-1}
+    assert store.last_position == 2
+    assert call.update_state({"b": 1}, idempotency_key="new").result(HANG_S).last == 2
+
+
+def test_a_past_without_changes_since_is_read_from_the_rows(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state after an event was folded from the start, whatever came after it. Where nothing
+    changed a variable since, the rows tell it, and no event of before is read.
+    """
+    store = checked_store()
+    call = store.session("s")
+    for number in range(200):
+        call.update_state({f"k{number % 7}": number}, delete=[f"k{(number + 1) % 7}"][: number % 2])
+        call.append({"n": number}).result(HANG_S)
+    early, wanted = call.at(201).state, call.state
+    for number in range(300):
+        call.append({"n": number})
+    call.roll_up().result(HANG_S)
+    call.append({"n": -1}).result(HANG_S)
+    store.flush()
+    store.close()
+    Store.vacuum(store.path)  # seals everything
+    store = checked_store()
+    call = store.session("s")
+    read: list[int] = []
+    after = Fold.after
+
+    def counting(fold: Fold, events: Any, sequence: int) -> Fold:
+        events = list(events)
+        read.extend(event.sequence for event in events)
+        return after(fold, events, sequence)
+
+    monkeypatch.setattr(Fold, "after", counting)
+    for sequence in (500, 420, 399, 398):
+        store._folds.clear()
+        assert call.at(sequence).state == wanted
+        assert not read
+    store._folds.clear()
+    assert call.at(201).state == early
+    assert read == list(range(0, 202, 2))[: len(read)] and read

@@ -64,11 +64,12 @@ class Verbs(TyperGroup):
             _leave_pipe()
             code = ExitCode.PIPE_CLOSED
         except TurnlogError as error:
-            if show_traceback:
-                traceback.print_exc()
+            if isinstance(error, UsageError) and error.hint == UsageError.default_hint:
+                error.hint = "Change the command line; `turnlog VERB --help` tells what is taken."
             hint = error.hint
-            if isinstance(error, UsageError) and hint == UsageError.default_hint:
-                hint = "Change the command line; `turnlog VERB --help` tells what is taken."
+            if show_traceback:
+                error.hint = TurnlogError.default_hint  # it is told below, and once is enough
+                traceback.print_exc()
             terminal.complain(str(error), hint)
             code = exit_code_of(error)
         except OSError as error:

@@ -30,15 +30,22 @@ def run(path: Path, name: str, *, tenant: str, yes: bool, as_json: bool) -> Exit
                 "is_in_file": receipt.is_in_file,
                 "backups": receipt.backups,
                 "dictionaries": list(receipt.dictionaries),
+                "has_held_blobs": receipt.has_held_blobs,
             }
         )
         return ExitCode.OK
     what = "no live record holds any of it"
+    if receipt.has_held_blobs:
+        what = "of live records only a content that others put may hold any of it"
     if receipt.dictionaries:
         numbers = ", ".join(map(str, receipt.dictionaries))
         what = f"of live records only dictionary {numbers} may quote it, until turnlog vacuum"
     screen.line(
         f"erased {terminal.quote(name)}: {terminal.counted(receipt.event_count, 'event')}; {what}"
     )
+    if receipt.has_held_blobs:
+        screen.line(
+            "a content that it named was put again and stays: for an hour, or while events name it"
+        )
     screen.line("the data file may hold old pages of it until turnlog vacuum; " + receipt.backups)
     return ExitCode.OK
