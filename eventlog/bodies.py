@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
 from eventlog.body import decode_side_by_side
+from eventlog.decoded import EXTENSION_BYTE, HEAD_BYTES, Segment
 from eventlog.errors import CorruptionError
 from eventlog.limits import PAGE_BYTES
 from eventlog.reading import SessionView, read_loose
@@ -26,8 +27,8 @@ from eventlog.record import (
     R,
     decode_record,
 )
-from eventlog.segment import EXTENSION_BYTE, HEAD_BYTES, Segment
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 STRETCH_BODIES_MAX: Final = 256  # decoded with one call, which keeps the GIL for about 0.15 ms
 _NO_EXTENSION: Final = bytes(4)

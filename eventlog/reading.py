@@ -18,6 +18,7 @@ from typing import Final, Generic
 import numpy as np
 
 from eventlog.columns import Words
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError, TrimmedError
 from eventlog.hotlog import HotLog
 from eventlog.index import Loose
@@ -36,8 +37,9 @@ from eventlog.record import (
     void_event,
 )
 from eventlog.rows import CommitRecord
-from eventlog.segment import Segment, SegmentPrefix
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segment import SegmentPrefix
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from eventlog.reading import (
 from eventlog.record import MESSAGE, Factory, Origin, R
 from eventlog.rollup import NEVER
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
 from eventlog.columns import KIND_TO_EXTENSION, TAIL_BYTES
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR, U64_MAX
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
@@ -23,7 +24,6 @@ from eventlog.segment import (
     RAW,
     ZSTD,
     Run,
-    Segment,
     SegmentPrefix,
     decode_segment,
     describe_runs,
