@@ -20,7 +20,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -37,7 +36,6 @@ from eventlog.keys import PAIR
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from eventlog.record import (
     CONTROL,
-    HEAD_KIND_BYTE,
     HEADER_BYTES,
     MESSAGE,
     Flag,
@@ -334,70 +332,60 @@ def decode_segment(key: bytes, value: bytes, find: Find | None = None) -> Segmen
     Raises:
         CorruptionError: The bytes are not what was written under this key.
     """
-    where = _where(key)
     if len(key) != PAIR.size:
-        raise CorruptionError("key has another size", where=where)
+        raise CorruptionError("key has another size", where=_where(key))
     prefix = SegmentPrefix.unpack(key, value)
-    content = _content(prefix, value, where, find)
+    content = _content(prefix, key, value, find)
     if _checksum(key, value[CHECKSUM_BYTES:PREFIX_BYTES], content) != value[:CHECKSUM_BYTES]:
-        raise CorruptionError("segment checksum does not match", where=where)
+        raise CorruptionError("segment checksum does not match", where=_where(key))
     if prefix.version != VERSION:
-        raise CorruptionError(f"segment version {prefix.version} is unknown", where=where)
+        raise CorruptionError(f"segment version {prefix.version} is unknown", where=_where(key))
     last_sequence = PAIR.unpack(key)[1]
     if last_sequence < prefix.count - 1:
-        raise CorruptionError("segment begins before sequence 0", where=where)
-    heads = prefix.count * columns.WORDS * 8
-    words = columns.decode_words(memoryview(content)[:heads], prefix.count)
-    # Added up in Python, where no sum can come round to the right one.
-    starts = [0, *accumulate(words[:, columns.TAIL_BYTES].tolist())]
-    if heads + starts[-1] != len(content):
-        raise CorruptionError("segment lengths do not add up", where=where)
-    stored = words.tobytes()
-    return Segment(
-        last_sequence - prefix.count + 1,
-        prefix,
-        stored,
-        stored[HEAD_KIND_BYTE::HEAD_BYTES],
-        content[heads:],
-        starts,
-    )
+        raise CorruptionError("segment begins before sequence 0", where=_where(key))
+    tails = columns.tail_bytes(content, prefix.count, 0)
+    if prefix.count * HEAD_BYTES + tails != len(content):
+        raise CorruptionError("segment lengths do not add up", where=_where(key))
+    return Segment.packed(last_sequence - prefix.count + 1, prefix, content)
 
 
-def _content(prefix: SegmentPrefix, value: bytes, where: str, find: Find | None) -> bytes:
+def _content(prefix: SegmentPrefix, key: bytes, value: bytes, find: Find | None) -> bytes:
     size = prefix.content_bytes
     if not (
         1 <= prefix.count <= SEGMENT_EVENTS_MAX
         and prefix.count * columns.WORDS * 8 <= size <= SEGMENT_BYTES_MAX
     ):
-        raise CorruptionError("segment states impossible sizes", where=where)
-    payload = value[PREFIX_BYTES:]
+        raise CorruptionError("segment states impossible sizes", where=_where(key))
+    payload = memoryview(value)[PREFIX_BYTES:]  # what is long is not copied
     if prefix.codec == RAW and not prefix.dictionary:
-        content = payload
+        content = payload.tobytes()
     elif prefix.codec == ZSTD:
         try:
             if frame_content_size(payload) != size:
-                raise CorruptionError("segment frame states another size", where=where)
+                raise CorruptionError("segment frame states another size", where=_where(key))
             if prefix.dictionary:
-                dictionary = _found(prefix.dictionary, where, find)
-                content = dictionary.decompress(payload, where)
+                dictionary = _found(prefix.dictionary, key, find)
+                content = dictionary.decompress(payload, _where(key))
             else:
                 content = _contexts.decompress(payload, allow_extra_data=False)
         except (ZstdError, MemoryError) as error:
-            raise CorruptionError(f"segment does not decompress: {error}", where=where) from error
+            raise CorruptionError(
+                f"segment does not decompress: {error}", where=_where(key)
+            ) from error
     else:
-        raise CorruptionError("segment codec is unknown", where=where)
+        raise CorruptionError("segment codec is unknown", where=_where(key))
     if len(content) != size:
-        raise CorruptionError("segment has another size than stated", where=where)
+        raise CorruptionError("segment has another size than stated", where=_where(key))
     return content
 
 
-def _found(number: int, where: str, find: Find | None) -> Dictionary:
+def _found(number: int, key: bytes, find: Find | None) -> Dictionary:
     try:
         if find is None:
             raise CorruptionError("is missing", where=f"dictionary {number}")
         return find(number)
     except CorruptionError as error:
-        raise CorruptionError(f"needs what is damaged: {error}", where=where) from error
+        raise CorruptionError(f"needs what is damaged: {error}", where=_where(key)) from error
 
 
 def _checksum(key: bytes, prefix: bytes, content: bytes) -> bytes:
