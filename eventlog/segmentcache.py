@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eventlog.dictionary import Dictionary, LoadedDictionaries
+from eventlog.limits import SEGMENT_EVENTS_MAX
 from eventlog.segment import decode_segment
 
 if TYPE_CHECKING:
@@ -47,7 +48,15 @@ class SegmentCache:
         for begin in self.on_begin:
             begin(epoch)
 
-    def load(self, tables: ReadTables, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
+    def load(
+        self,
+        tables: ReadTables,
+        key: bytes,
+        value: bytes,
+        *,
+        keep: bool = True,
+        last: int = SEGMENT_EVENTS_MAX,
+    ) -> Segment:
         """The decoded segment of a stored value, whose checksum tells whether it changed.
 
         Args:
@@ -55,6 +64,8 @@ class SegmentCache:
             key: Its key.
             value: Its stored value.
             keep: Whether it will be needed again; if not it makes room.
+            last: How many of its last records are. When they are few and the caller can keep them
+                by themselves (``Segment.has_tail``), they take a tenth of the room.
         """
         self.begin(tables.epoch)
         kept = self._kept.get(key)
@@ -67,7 +78,7 @@ class SegmentCache:
             return kept[1]
         segment = self.decode(tables, key, value)
         size = segment.memory_bytes
-        if not keep or size * 4 > self.bytes_max:
+        if not keep or size * 4 > self.bytes_max or segment.has_tail(last):
             return segment
         with self._lock:
             if tables.epoch != self._epoch:

@@ -85,11 +85,14 @@ class ReadTables:
         self.transaction = transaction
         self._databases = databases
         self.epoch = (0, 0)  # of the commit record, once it was read
+        self._serving: Mapping[str, Any] | None = None
 
-    @cached_property
+    @property
     def tables(self) -> Mapping[str, Any]:
         """The named databases by what they serve as in this transaction."""
-        return roles.serving(self._roles, self._databases)
+        if self._serving is None:
+            self._serving = roles.serving(self._roles, self._databases)
+        return self._serving
 
     @cached_property
     def _roles(self) -> int:
@@ -197,10 +200,15 @@ class ReadTables:
             CorruptionError: It is missing or damaged.
         """
         key = U64.pack(number)
-        value = self.transaction.get(key, db=self.tables["session"])
+        value = self.get_row(key)
         if value is None:
             raise CorruptionError("row is missing", where=f"session {number}")
         return SessionRow.decode(key, value)
+
+    def get_row(self, key: bytes) -> bytes | None:
+        """The stored bytes of a session's row."""
+        value: bytes | None = self.transaction.get(key, db=self.tables["session"])
+        return value
 
     def load_tenant(self, number: int) -> TenantRow:
         """A tenant's row."""
