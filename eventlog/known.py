@@ -82,6 +82,12 @@ class KnownSessions:
                 self._known.clear()
                 self.byte_count = 0
 
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._known.clear()
+            self.byte_count = 0
+
     def find(self, tables: ReadTables, name: Name) -> Known | None:
         """The session that a name leads to in a transaction; None when there is none.
 
@@ -130,11 +136,15 @@ class KnownSessions:
             known: What it gave of the session.
             tail: The newest sealed messages.
         """
-        if known.is_kept and tail.byte_count * 4 <= self.bytes_max:
-            row, origin = known.row, known.origin
-            changed = Known(known.key, known.value, row, origin, known.nothing, True, tail)
-            with self._lock:
-                self._put(tables, changed)
+        size = tail.byte_count
+        if size * 4 > self.bytes_max:
+            return
+        with self._lock:
+            is_there = self._known.get((known.origin.tenant, known.origin.name)) is known
+            if is_there and known.tail is None and tables.epoch == self._epoch:
+                known.tail = tail
+                self.byte_count += size
+                self._make_room()
 
     def _put(self, tables: ReadTables, known: Known) -> None:
         if tables.epoch != self._epoch:
@@ -145,5 +155,8 @@ class KnownSessions:
             self.byte_count -= old.memory_bytes
         self._known[name] = known
         self.byte_count += known.memory_bytes
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self.byte_count > self.bytes_max:
             self.byte_count -= self._known.pop(next(iter(self._known))).memory_bytes

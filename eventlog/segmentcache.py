@@ -28,6 +28,7 @@ class SegmentCache:
         self._lock = lock
         self.dictionaries = LoadedDictionaries()
         self.on_begin: list[Callable[[tuple[int, int]], None]] = []  # others that forget then
+        self.on_clear: list[Callable[[], None]] = []
         self._epoch = (0, 0)
         self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
 
@@ -110,3 +111,5 @@ class SegmentCache:
             self._kept.clear()
             self.byte_count = 0
         self.dictionaries.clear()
+        for clear in self.on_clear:
+            clear()

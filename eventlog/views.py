@@ -93,6 +93,7 @@ class Views:
         self._catch_up = catch_up
         self.known = KnownSessions()
         cache.on_begin.append(self.known.begin)
+        cache.on_clear.append(self.known.clear)
         # Of sessions met by position, and the count of removals for which they are true.
         self._places: tuple[int, dict[int, tuple[Origin, int]]] = (0, {})
 

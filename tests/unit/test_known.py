@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from engine import Store
 from engine.session import Session
+from eventlog.errors import StoreUnavailableError
 from eventlog.known import Known, KnownSessions
 from eventlog.limits import KNOWN_BYTES_MAX
+from eventlog.lmdb_errors import CommitFailedError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HANG_S = 60.0
@@ -77,6 +80,26 @@ def test_the_newest_sealed_messages_are_kept_alone(talked: Store) -> None:
     for limit in (9, 7, 60, 7, 8, 1, None, 7):
         assert numbers(call, limit) == list(range(60))[-(limit or 60) :]
     assert talked.stats()["memory"]["segment_cache_bytes"] > 0  # who came back for more
+
+
+def test_nothing_is_believed_after_a_commit_whose_outcome_was_unknown(
+    talked: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a read saw of it may have been undone."""
+    assert numbers(talked.session("call"), 3) == [57, 58, 59]
+    assert known_of(talked)
+    environment = talked._log.environment
+    commit = environment.commit
+
+    def fail(transaction: Any) -> None:
+        commit(transaction)
+        monkeypatch.undo()
+        raise CommitFailedError(lmdb.Error("EIO"), StoreUnavailableError("EIO"), full=False)
+
+    monkeypatch.setattr(environment, "commit", fail)
+    talked.session("call").append({"n": 60}).result(HANG_S)
+    assert not known_of(talked)
+    assert numbers(talked.session("call"), 3) == [58, 59, 60]
 
 
 def test_messages_of_memory_are_the_callers_own(talked: Store) -> None:
