@@ -61,7 +61,7 @@ class Segment:
         self.first_sequence = first_sequence
         self.prefix = prefix
         self.kinds = kinds
-        self._starts: list[int] | None = starts
+        self._starts = starts  # empty while they are not known
         self._heads: bytes | None = heads
         self._tails = tails
         self._content = b""  # decompressed, as long as nobody asked for heads or tails
@@ -72,9 +72,14 @@ class Segment:
         """A segment of its decompressed content, whose sizes were checked."""
         count = prefix.count
         kinds = content[HEAD_KIND_BYTE * count : (HEAD_KIND_BYTE + 1) * count]
-        segment = cls(first_sequence, prefix, b"", kinds, b"", [])
-        segment._heads = segment._starts = None
+        segment = cls.__new__(cls)
+        segment.first_sequence = first_sequence
+        segment.prefix = prefix
+        segment.kinds = kinds
         segment._content = content
+        segment._heads = None
+        segment._starts = []
+        segment._tails = b""
         segment._is_plain = kinds == _MESSAGES[:count] and content.startswith(
             bytes(4 * count), EXTENSION_BYTE * count
         )
@@ -111,10 +116,9 @@ class Segment:
     def starts(self) -> list[int]:
         """Where each tail starts, counted from the first one, and where the last one ends."""
         starts = self._starts
-        if starts is None:
+        if not starts:
             content, count = self._content, len(self.kinds)
             if not content:  # unpacked since
-                assert self._starts is not None
                 return self._starts
             starts = self._starts = _starts_of(columns.tail_lengths(content, count))
         return starts
@@ -172,7 +176,6 @@ class Segment:
         place = index * HEAD_BYTES
         head = heads[place : place + HEAD_BYTES]
         starts = self._starts
-        assert starts is not None
         start, stop = starts[index], starts[index + 1]
         tails = self._tails
         sequence = self.first_sequence + index

@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventlog.index import Loose, Name
+from eventlog.index import Name
 from eventlog.keys import U64
 from eventlog.limits import KNOWN_BYTES_MAX
 from eventlog.record import Origin
@@ -39,7 +39,6 @@ class Known:
         value: Its stored bytes.
         row: The row.
         origin: Number and names.
-        nothing: A loose list that begins where the sealed events end, and stays empty.
         is_kept: Whether it is not too large to be kept.
         tail: Its newest sealed messages, when they were read; no other event is among them.
     """
@@ -48,7 +47,6 @@ class Known:
     value: bytes
     row: SessionRow
     origin: Origin
-    nothing: Loose
     is_kept: bool
     tail: Stretch | None = None
 
@@ -120,7 +118,7 @@ class KnownSessions:
         value = tables.get_row(key)
         assert value is not None, "it was decoded from there"
         origin = Origin(number, row.tenant, row.name)
-        known = Known(key, value, row, origin, Loose(row.sealed), not row.is_gone)
+        known = Known(key, value, row, origin, not row.is_gone)
         if known.memory_bytes * 4 > self.bytes_max:
             known.is_kept = False
         if known.is_kept:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Generic
+from typing import Final, Generic
 
 from eventlog.bodies import Bodies, read_bodies
 from eventlog.environment import Environment
@@ -172,7 +172,7 @@ class Views:
         if found is None:
             raise _NoSession
         row = found.row
-        view = SessionView(found.origin, row.sealed, found.nothing, 0, record, row.first, found)
+        view = SessionView(found.origin, row.sealed, _NOTHING, 0, record, row.first, found)
         return view, row, None
 
     def session(self, name: Name) -> _SessionRead:
@@ -416,6 +416,9 @@ class Views:
         with self.transaction() as tables:
             count = tables.commit_record().tenants_made
             return [tables.load_tenant(number).name for number in range(1, count + 1)]
+
+
+_NOTHING: Final = Loose(0)  # of a session that memory does not hold
 
 
 class _NoSession(Exception):
