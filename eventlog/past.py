@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from eventlog.decoded import HEAD_BYTES, Segment
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.reading import SessionView, read_loose
@@ -31,8 +32,9 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import NO_SEQUENCE, SessionRow
-from eventlog.segment import HEAD_BYTES, Segment, SegmentPrefix
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segment import SegmentPrefix
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 _CONTROL_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 _FLAGS: Final = HEAD_KIND_BYTE + 2  # offset of the flags in a header

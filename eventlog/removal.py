@@ -18,6 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from eventlog import blobtable
+from eventlog.decoded import Segment
 from eventlog.dictionary import Dictionary
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
@@ -40,7 +41,7 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import ERASED, GONE, HELD, NO_SEQUENCE, SessionRow, expose, protect
-from eventlog.segment import Run, Segment, decode_segment, encode_segment
+from eventlog.segment import Run, decode_segment, encode_segment
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex, SessionState
