@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
 from eventlog.body import decode_side_by_side
+from eventlog.decoded import EXTENSION_BYTE, HEAD_BYTES, Segment
 from eventlog.errors import CorruptionError
-from eventlog.limits import PAGE_BYTES
+from eventlog.keys import PAIR
+from eventlog.limits import PAGE_BYTES, SEGMENT_EVENTS_MAX
 from eventlog.reading import SessionView, read_loose
 from eventlog.record import (
     HEADER_BYTES,
@@ -26,8 +28,8 @@ from eventlog.record import (
     R,
     decode_record,
 )
-from eventlog.segment import EXTENSION_BYTE, HEAD_BYTES, Segment
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 STRETCH_BODIES_MAX: Final = 256  # decoded with one call, which keeps the GIL for about 0.15 ms
 _NO_EXTENSION: Final = bytes(4)
@@ -40,6 +42,11 @@ class Stretch:
 
     count: int
     encoded: list[bytes]
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of the bodies."""
+        return sum(map(len, self.encoded))
 
     def decode(self) -> list[Any] | None:
         """The bodies; None when the stretch is not what it should be."""
@@ -55,12 +62,14 @@ class Bodies(Generic[R]):
         count: How many messages.
         pieces: Stretches of plain bodies, newest first, and events of the others.
         stop: Sequence to go on before; 0 when all that was asked for was read.
+        tail: Newest sealed messages that are worth keeping.
     """
 
     number: int
     count: int = 0
     pieces: list[Stretch | R] = field(default_factory=list)
     stop: int = 0
+    tail: Stretch | None = None
 
 
 def read_bodies(
@@ -81,12 +90,30 @@ def read_bodies(
         return found
     first = view.first
     if left > 0 and first < stop:
-        for segment in tables.segments(view.origin.number, stop - 1, cache, reverse=True):
+        last = SEGMENT_EVENTS_MAX
+        known = view.known
+        if stop == view.sealed and known is not None and known.is_kept:
+            wanted = count - found.count
+            if known.tail is None and wanted <= STRETCH_BODIES_MAX:
+                last = wanted  # kept alone; whoever wants other ones next gets whole segments kept
+            elif known.tail is not None and wanted == known.tail.count:
+                found.pieces.append(known.tail)
+                found.count = count
+                return found
+        while True:
+            segment = _segment_before(tables, view.origin.number, stop, cache, last)
+            if segment is None:
+                break
             start = segment.first_sequence
             place = stop - start
             if not 0 < place <= segment.count:
                 break
             left -= _read_segment(view, segment, place, count, factory, found)
+            if last <= STRETCH_BODIES_MAX and place == segment.count and segment.has_tail(last):
+                tail = found.pieces[-1]
+                assert type(tail) is Stretch and tail.count == last
+                found.tail = tail
+            last = SEGMENT_EVENTS_MAX
             stop = start
             if found.count == count:
                 return found
@@ -156,11 +183,9 @@ def _read_segment(
     found: Bodies[R],
 ) -> int:
     """Messages of a segment before an index, the newest ones; gives their bytes."""
-    starts = segment.starts
     if segment.is_plain:
         start = max(0, stop - (count - found.count))
-        _add_stretches(found, segment, start, stop)
-        return starts[stop] - starts[start]
+        return _add_stretches(found, segment, start, stop)
     place = stop
     end = stop  # of the plain stretch that is under way: from ``place`` to before it
     kinds = segment.kinds
@@ -176,14 +201,41 @@ def _read_segment(
             found.pieces.append(segment.make(place, view.origin, factory))
             found.count += 1
     _add_stretches(found, segment, place, end)
+    starts = segment.starts
     return starts[stop] - starts[place]
 
 
-def _add_stretches(found: Bodies[R], segment: Segment, start: int, stop: int) -> None:
-    """Note plain bodies that lie side by side, newest first in pieces of bounded length."""
-    starts, tails = segment.starts, segment.tails
+def _add_stretches(found: Bodies[R], segment: Segment, start: int, stop: int) -> int:
+    """Note plain bodies that lie side by side, newest first in pieces of bounded length.
+
+    Returns:
+        Their bytes.
+    """
+    size = 0
     while stop > start:
         first = max(start, stop - STRETCH_BODIES_MAX)
-        found.pieces.append(Stretch(stop - first, [tails[starts[first] : starts[stop]]]))
+        encoded = segment.joined(first, stop)
+        found.pieces.append(Stretch(stop - first, [encoded]))
         found.count += stop - first
+        size += len(encoded)
         stop = first
+    return size
+
+
+def _segment_before(
+    tables: ReadTables, number: int, stop: int, cache: SegmentCache, last: int
+) -> Segment | None:
+    """The segment that holds the sequence before ``stop``, or the one after that.
+
+    Args:
+        tables: The transaction.
+        number: The session number.
+        stop: A sequence.
+        cache: Where decoded segments are kept.
+        last: As for ``SegmentCache.load``.
+    """
+    key = PAIR.pack(number, stop - 1)
+    value = tables.transaction.get(key, db=tables.tables["segment"])
+    if value is not None:  # it ends there, as nearly always
+        return cache.load(tables, key, value, last=last)
+    return next(tables.segments(number, stop - 1, cache), None)

@@ -163,6 +163,8 @@ def _canonical(value: Any) -> bytes:
 
 
 def _canonical_head(major: int, length: int) -> bytes:
+    if length < 256:  # the usual ones without an encoder
+        return bytes((major | length,)) if length < 24 else bytes((major | 24, length))
     head = encode_plain(length)
     return bytes([head[0] | major]) + head[1:]
 

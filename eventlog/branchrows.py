@@ -19,7 +19,8 @@ from eventlog.inline import state_key
 from eventlog.keys import PAIR, U64
 from eventlog.record import NO_PARENT, Origin, Record
 from eventlog.rows import NO_SEQUENCE, expose
-from eventlog.tables import ReadTables, decoded
+from eventlog.segmentcache import decoded
+from eventlog.tables import ReadTables
 
 Rows = dict[int, tuple[Opening | None, Tip | None]]
 """By branch number: what opened it, and its tip; None for what there is none of."""

@@ -42,6 +42,7 @@ from eventlog.blobcheck import BlobCheck
 from eventlog.body import decode_body, require_plain
 from eventlog.checked import CheckedSession, opening_checksum
 from eventlog.checkmarks import MarksCheck
+from eventlog.decoded import Segment
 from eventlog.dictionary import Dictionary, DictionaryRow
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
@@ -69,7 +70,7 @@ from eventlog.rows import (
     TenantRow,
     decode_number,
 )
-from eventlog.segment import PREFIX_BYTES, Segment, SegmentPrefix, decode_segment
+from eventlog.segment import PREFIX_BYTES, SegmentPrefix, decode_segment
 from eventlog.statecheck import StateCheck
 from eventlog.tables import ReadTables
 

@@ -21,7 +21,8 @@ from eventlog.keys import U64
 from eventlog.limits import SEGMENT_CACHE_BYTES_MAX
 from eventlog.record import Extension, Flag, Record, decode_extension
 from eventlog.rows import CommitRecord, KeyedResult, TenantRow
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 _KEYED = int(Flag.KEYED)
 _NAMED = int(Flag.NAMED)

@@ -62,6 +62,28 @@ def decode_words(data: bytes | memoryview, count: int) -> Words:
     return words
 
 
+def tail_lengths(content: bytes, count: int) -> Words:
+    """Lengths of extension plus body, from columns of ``count`` records, as they were shuffled."""
+    start = 8 * TAIL_BYTES * count
+    return unshuffle(memoryview(content)[start : start + 8 * count], count, 1)[:, 0]
+
+
+def tail_bytes(content: bytes, count: int, start: int) -> int:
+    """The sum of those lengths from an index on.
+
+    Added up in Python, where no sum can come round to the right one. Lengths are short as a rule:
+    most of their bytes are 0, and are only compared.
+    """
+    total = 0
+    first = 8 * TAIL_BYTES * count
+    for place in range(8):
+        total += sum(content[first + start : first + count]) << 8 * place
+        first += count
+        if place == 1 and content.startswith(bytes(6 * count), first):
+            break
+    return total
+
+
 def shuffle(words: NDArray[Any]) -> bytes:
     """Transpose the bytes of a C-contiguous (n, w) array of 64-bit words."""
     return words.view(np.uint8).reshape(len(words), -1).T.tobytes()

@@ -42,7 +42,8 @@ from eventlog.removal import Removals
 from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing, is_overdue, seal
 from eventlog.seams import CLOCK
-from eventlog.tables import ReadTables, SegmentCache, WriteTables
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables, WriteTables
 from eventlog.tasks import Running
 from eventlog.training import TenantDictionaries
 

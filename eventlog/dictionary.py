@@ -169,7 +169,7 @@ class Dictionary:
         """This thread's compressor."""
         return self._contexts.compressor
 
-    def decompress(self, frame: bytes, where: str) -> bytes:
+    def decompress(self, frame: bytes | memoryview, where: str) -> bytes:
         """Decompress a frame whose stated size was checked.
 
         Raises:

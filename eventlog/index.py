@@ -85,7 +85,7 @@ class Loose:
     ) -> None:
         self.base = base
         self.positions = array("Q", positions)
-        self.records: dict[int, bytes | None] = dict(enumerate(records, base))
+        self.records: dict[int, bytes | None] = dict(enumerate(records, base)) if records else {}
 
     def append(self, position: int, record: bytes | None) -> None:
         """Add the next event."""

@@ -80,6 +80,7 @@ STATE_PAGE_EVENTS: Final = 1_024  # control events that a fold reads in one tran
 FOLDS_BYTES_MAX: Final = 64 * MIB  # folds of sessions, least recently used out
 LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
+KNOWN_BYTES_MAX: Final = 16 * MIB  # of sessions read lately: 2,000 with 20 messages each
 NAMES_MAX: Final = 65_536  # session names and rows kept
 MERGE_SESSIONS_MAX: Final = 65_536  # sessions of which it is known what is to be merged
 READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together

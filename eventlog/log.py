@@ -59,7 +59,8 @@ from eventlog.rollup import NEVER, RollUpOptions
 from eventlog.rows import CommitRecord
 from eventlog.sealing import due_events
 from eventlog.seams import CLOCK, random_bytes
-from eventlog.tables import TABLES, ReadTables, SegmentCache, WriteTables, tables_of
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import TABLES, ReadTables, WriteTables, tables_of
 from eventlog.training import TenantDictionaries, Trainer
 from eventlog.views import Views
 from eventlog.writer import Writer, nothing

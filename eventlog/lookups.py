@@ -29,7 +29,8 @@ from eventlog.rows import (
     protect,
 )
 from eventlog.seams import random_bytes
-from eventlog.tables import ReadTables, SegmentCache, WriteTables
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables, WriteTables
 
 
 class TenantSecrets:

@@ -40,7 +40,8 @@ from eventlog.limits import (
 from eventlog.record import HEADER
 from eventlog.rows import SessionRow
 from eventlog.segment import SegmentPrefix, join_segments
-from eventlog.tables import SegmentCache, WriteTables
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import WriteTables
 
 if TYPE_CHECKING:
     from eventlog.sealing import Sealing

@@ -20,6 +20,7 @@ import numpy as np
 from eventlog import columns
 from eventlog.branching import Opening, Stretch, Tip, branch_of, path_to
 from eventlog.branchrows import Rows, opening, sealed_branches
+from eventlog.decoded import HEAD_BYTES, Segment
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.reading import SessionView, read_loose
@@ -39,8 +40,9 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import NO_SEQUENCE, SessionRow
-from eventlog.segment import HEAD_BYTES, Segment, SegmentPrefix
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segment import SegmentPrefix
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 _CONTROL_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 _FLAGS: Final = HEAD_KIND_BYTE + 2  # offset of the flags in a header

@@ -19,10 +19,12 @@ import numpy as np
 
 from eventlog.branching import Branching
 from eventlog.columns import Words
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError, TrimmedError
 from eventlog.hotlog import HotLog
 from eventlog.index import Loose
 from eventlog.keys import U64
+from eventlog.known import Known
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.order import block_first, block_of
 from eventlog.record import (
@@ -37,8 +39,9 @@ from eventlog.record import (
     void_event,
 )
 from eventlog.rows import CommitRecord
-from eventlog.segment import Segment, SegmentPrefix
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segment import SegmentPrefix
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class SessionView:
         loose_stop: How many entries of it belong to this view.
         record: The transaction's commit record.
         first: First sequence that was not purged.
+        known: What is known of the session beside the transaction's row of it.
         branches: Whether the session branches, as far as this view or a later one knows.
         branching: What memory kept of its branches when the loose list was taken, or later.
     """
@@ -62,6 +66,7 @@ class SessionView:
     loose_stop: int
     record: CommitRecord
     first: int = 0
+    known: Known | None = None
     branches: bool = False
     branching: Branching | None = None
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventlog import roles
 from eventlog.admission import id_digest
+from eventlog.decoded import HEAD_BYTES
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of, state_key
@@ -42,12 +43,13 @@ from eventlog.record import (
 from eventlog.recount import ROW_BYTES, STEP_BYTES_MAX, OnProgress
 from eventlog.roles import SPARE
 from eventlog.rows import KeyedResult, SessionRow, expose, protect
-from eventlog.segment import HEAD_BYTES, SegmentPrefix
+from eventlog.segment import SegmentPrefix
 
 if TYPE_CHECKING:
+    from eventlog.decoded import Segment
     from eventlog.rows import CommitRecord
-    from eventlog.segment import Segment
-    from eventlog.tables import ReadTables, SegmentCache, WriteTables
+    from eventlog.segmentcache import SegmentCache
+    from eventlog.tables import ReadTables, WriteTables
 
 REBUILD_KEY: Final = b"rebuild"
 STEP_SESSIONS_MAX: Final = 2_048

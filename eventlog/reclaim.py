@@ -26,7 +26,7 @@ from eventlog.record import void_record
 from eventlog.removal import ERASES, HOT, KEYS, RemovalRow, Removals, blobs_of, release
 from eventlog.rows import HELD
 from eventlog.seams import CLOCK
-from eventlog.tables import decoded
+from eventlog.segmentcache import decoded
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex

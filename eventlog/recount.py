@@ -21,9 +21,10 @@ from eventlog.rows import NO_SEQUENCE, SessionRow
 from eventlog.segment import SegmentPrefix
 
 if TYPE_CHECKING:
+    from eventlog.decoded import Segment
     from eventlog.rows import CommitRecord
-    from eventlog.segment import Segment
-    from eventlog.tables import ReadTables, SegmentCache, WriteTables
+    from eventlog.segmentcache import SegmentCache
+    from eventlog.tables import ReadTables, WriteTables
 
 STEP_BYTES_MAX: Final = 256 * KIB  # decoded bytes of segments: some 10 ms with the writer lock
 ROW_BYTES: Final = 256  # what a row that is read or written counts of that, a session's twice

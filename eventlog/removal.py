@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from eventlog import blobtable
 from eventlog.branching import follow, is_linear
 from eventlog.branchrows import linear_tip
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
@@ -41,8 +42,8 @@ from eventlog.record import (
 )
 from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import ERASED, GONE, HELD, NO_SEQUENCE, SessionRow, expose, protect
-from eventlog.segment import Run, Segment, encode_segment
-from eventlog.tables import decoded
+from eventlog.segment import Run, encode_segment
+from eventlog.segmentcache import decoded
 
 if TYPE_CHECKING:
     from eventlog.index import LooseIndex, SessionState

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Generic
 
 from lmdb import Error as LmdbError
 
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import hot_table
 from eventlog.keys import PAIR, U64, U64_MAX
@@ -41,7 +42,6 @@ from eventlog.record import (
     verify_record,
 )
 from eventlog.rows import SessionRow
-from eventlog.segment import Segment
 from eventlog.tables import ReadTables
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -30,20 +29,16 @@ from zstandard import ZstdCompressor, ZstdError, frame_content_size
 
 from eventlog import columns
 from eventlog.columns import Words
+from eventlog.decoded import HEAD_BYTES, Segment
 from eventlog.dictionary import Contexts, Dictionary, Find
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from eventlog.record import (
     CONTROL,
-    HEAD_KIND_BYTE,
-    HEADER,
     HEADER_BYTES,
     MESSAGE,
-    Factory,
     Flag,
-    Origin,
-    R,
 )
 
 PREFIX: Final = Struct("<BBBBIQQQQQQIIQ")
@@ -52,9 +47,6 @@ PREFIX_BYTES: Final = CHECKSUM_BYTES + PREFIX.size
 VERSION: Final = 1
 RAW: Final = 0
 ZSTD: Final = 1
-HEAD_BYTES: Final = HEADER.size
-EXTENSION_BYTE: Final = HEAD_BYTES - 4  # offset of the extension's length in a header
-_NO_EXTENSION: Final = bytes(4)
 _ROLLS_UP_BIT: Final = np.uint64(Flag.ROLLS_UP << 16)  # in the word of kind, role and flags
 GAIN_SHARE: Final = 20  # compression that gains less than 1/20 is not kept
 
@@ -106,84 +98,6 @@ class SegmentPrefix:
         if len(value) < PREFIX_BYTES:
             raise CorruptionError("segment is shorter than its prefix", where=_where(key))
         return cls(*PREFIX.unpack_from(value, CHECKSUM_BYTES))
-
-
-@dataclass(slots=True)
-class Segment:
-    """A decoded segment.
-
-    Attributes:
-        first_sequence: Sequence of the first record.
-        heads: The header bytes of all records, 72 each, see ``columns``.
-        kinds: The kind's code of each record.
-        tails: Extension plus body of all records, joined.
-        starts: Where each tail starts; one longer than ``kinds``.
-    """
-
-    first_sequence: int
-    prefix: SegmentPrefix
-    heads: bytes
-    kinds: bytes
-    tails: bytes
-    starts: list[int]
-    _is_plain: bool | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all are messages without an extension, so that the tails are their bodies."""
-        if self._is_plain is None:
-            none = bytes(len(self.kinds))
-            heads = self.heads
-            self._is_plain = self.kinds.count(MESSAGE) == len(self.kinds) and all(
-                [heads[EXTENSION_BYTE + byte :: HEAD_BYTES] == none for byte in range(4)]
-            )
-        return self._is_plain
-
-    @property
-    def count(self) -> int:
-        """Number of records."""
-        return len(self.kinds)
-
-    @property
-    def memory_bytes(self) -> int:
-        """About what this takes in memory."""
-        return len(self.tails) + 112 * len(self.kinds) + 700
-
-    def position(self, index: int) -> int:
-        """Position of the record at an index from 0."""
-        return int.from_bytes(self.heads[index * HEAD_BYTES : index * HEAD_BYTES + 8], "little")
-
-    def flags(self, index: int) -> int:
-        """Low byte of the flags of the record at an index from 0."""
-        return self.heads[index * HEAD_BYTES + HEAD_KIND_BYTE + 2]
-
-    def make(self, index: int, origin: Origin, factory: Factory[R]) -> R:
-        """The record at an index from 0."""
-        place = index * HEAD_BYTES
-        head = self.heads[place : place + HEAD_BYTES]
-        starts = self.starts
-        start, stop = starts[index], starts[index + 1]
-        tails = self.tails
-        sequence = self.first_sequence + index
-        if head[EXTENSION_BYTE:] == _NO_EXTENSION:
-            return factory(origin, sequence, head, b"", tails[start:stop])
-        middle = start + int.from_bytes(head[EXTENSION_BYTE:], "little")
-        if middle > stop:
-            where = f"session {origin.number}/{sequence}"
-            raise CorruptionError("extension is longer than its record", where=where)
-        return factory(origin, sequence, head, tails[start:middle], tails[middle:stop])
-
-    def part(self, start: int, stop: int) -> Segment:
-        """The records from one index to before another, without the memory of the others."""
-        first, last = self.starts[start], self.starts[stop]
-        return Segment(
-            self.first_sequence + start,
-            self.prefix,
-            self.heads[start * HEAD_BYTES : stop * HEAD_BYTES],
-            self.kinds[start:stop],
-            self.tails[first:last],
-            [each - first for each in self.starts[start : stop + 1]],
-        )
 
 
 @dataclass(slots=True)
@@ -418,70 +332,60 @@ def decode_segment(key: bytes, value: bytes, find: Find | None = None) -> Segmen
     Raises:
         CorruptionError: The bytes are not what was written under this key.
     """
-    where = _where(key)
     if len(key) != PAIR.size:
-        raise CorruptionError("key has another size", where=where)
+        raise CorruptionError("key has another size", where=_where(key))
     prefix = SegmentPrefix.unpack(key, value)
-    content = _content(prefix, value, where, find)
+    content = _content(prefix, key, value, find)
     if _checksum(key, value[CHECKSUM_BYTES:PREFIX_BYTES], content) != value[:CHECKSUM_BYTES]:
-        raise CorruptionError("segment checksum does not match", where=where)
+        raise CorruptionError("segment checksum does not match", where=_where(key))
     if prefix.version != VERSION:
-        raise CorruptionError(f"segment version {prefix.version} is unknown", where=where)
+        raise CorruptionError(f"segment version {prefix.version} is unknown", where=_where(key))
     last_sequence = PAIR.unpack(key)[1]
     if last_sequence < prefix.count - 1:
-        raise CorruptionError("segment begins before sequence 0", where=where)
-    heads = prefix.count * columns.WORDS * 8
-    words = columns.decode_words(memoryview(content)[:heads], prefix.count)
-    # Added up in Python, where no sum can come round to the right one.
-    starts = [0, *accumulate(words[:, columns.TAIL_BYTES].tolist())]
-    if heads + starts[-1] != len(content):
-        raise CorruptionError("segment lengths do not add up", where=where)
-    stored = words.tobytes()
-    return Segment(
-        last_sequence - prefix.count + 1,
-        prefix,
-        stored,
-        stored[HEAD_KIND_BYTE::HEAD_BYTES],
-        content[heads:],
-        starts,
-    )
+        raise CorruptionError("segment begins before sequence 0", where=_where(key))
+    tails = columns.tail_bytes(content, prefix.count, 0)
+    if prefix.count * HEAD_BYTES + tails != len(content):
+        raise CorruptionError("segment lengths do not add up", where=_where(key))
+    return Segment.packed(last_sequence - prefix.count + 1, prefix, content)
 
 
-def _content(prefix: SegmentPrefix, value: bytes, where: str, find: Find | None) -> bytes:
+def _content(prefix: SegmentPrefix, key: bytes, value: bytes, find: Find | None) -> bytes:
     size = prefix.content_bytes
     if not (
         1 <= prefix.count <= SEGMENT_EVENTS_MAX
         and prefix.count * columns.WORDS * 8 <= size <= SEGMENT_BYTES_MAX
     ):
-        raise CorruptionError("segment states impossible sizes", where=where)
-    payload = value[PREFIX_BYTES:]
+        raise CorruptionError("segment states impossible sizes", where=_where(key))
+    payload = memoryview(value)[PREFIX_BYTES:]  # what is long is not copied
     if prefix.codec == RAW and not prefix.dictionary:
-        content = payload
+        content = payload.tobytes()
     elif prefix.codec == ZSTD:
         try:
             if frame_content_size(payload) != size:
-                raise CorruptionError("segment frame states another size", where=where)
+                raise CorruptionError("segment frame states another size", where=_where(key))
             if prefix.dictionary:
-                dictionary = _found(prefix.dictionary, where, find)
-                content = dictionary.decompress(payload, where)
+                dictionary = _found(prefix.dictionary, key, find)
+                content = dictionary.decompress(payload, _where(key))
             else:
                 content = _contexts.decompress(payload, allow_extra_data=False)
         except (ZstdError, MemoryError) as error:
-            raise CorruptionError(f"segment does not decompress: {error}", where=where) from error
+            raise CorruptionError(
+                f"segment does not decompress: {error}", where=_where(key)
+            ) from error
     else:
-        raise CorruptionError("segment codec is unknown", where=where)
+        raise CorruptionError("segment codec is unknown", where=_where(key))
     if len(content) != size:
-        raise CorruptionError("segment has another size than stated", where=where)
+        raise CorruptionError("segment has another size than stated", where=_where(key))
     return content
 
 
-def _found(number: int, where: str, find: Find | None) -> Dictionary:
+def _found(number: int, key: bytes, find: Find | None) -> Dictionary:
     try:
         if find is None:
             raise CorruptionError("is missing", where=f"dictionary {number}")
         return find(number)
     except CorruptionError as error:
-        raise CorruptionError(f"needs what is damaged: {error}", where=where) from error
+        raise CorruptionError(f"needs what is damaged: {error}", where=_where(key)) from error
 
 
 def _checksum(key: bytes, prefix: bytes, content: bytes) -> bytes:

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
 from eventlog.absent import require_absent
-from eventlog.dictionary import Dictionary, DictionaryRow, LoadedDictionaries, dictionary_key
+from eventlog.dictionary import DictionaryRow, dictionary_key
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
 from eventlog.idruns import IdRuns
@@ -38,12 +37,13 @@ from eventlog.rows import (
     expose,
     protect,
 )
-from eventlog.segment import Segment, decode_segment
 
 if TYPE_CHECKING:
     import lmdb
 
+    from eventlog.decoded import Segment
     from eventlog.removal import RemovalRow
+    from eventlog.segmentcache import SegmentCache
 
 TABLES_1: Final = (  # of format version 1
     "commit",  # the commit record, the options
@@ -85,11 +85,14 @@ class ReadTables:
         self.transaction = transaction
         self._databases = databases
         self.epoch = (0, 0)  # of the commit record, once it was read
+        self._serving: Mapping[str, Any] | None = None
 
-    @cached_property
+    @property
     def tables(self) -> Mapping[str, Any]:
         """The named databases by what they serve as in this transaction."""
-        return roles.serving(self._roles, self._databases)
+        if self._serving is None:
+            self._serving = roles.serving(self._roles, self._databases)
+        return self._serving
 
     @cached_property
     def _roles(self) -> int:
@@ -197,10 +200,15 @@ class ReadTables:
             CorruptionError: It is missing or damaged.
         """
         key = U64.pack(number)
-        value = self.transaction.get(key, db=self.tables["session"])
+        value = self.get_row(key)
         if value is None:
             raise CorruptionError("row is missing", where=f"session {number}")
         return SessionRow.decode(key, value)
+
+    def get_row(self, key: bytes) -> bytes | None:
+        """The stored bytes of a session's row."""
+        value: bytes | None = self.transaction.get(key, db=self.tables["session"])
+        return value
 
     def load_tenant(self, number: int) -> TenantRow:
         """A tenant's row."""
@@ -554,95 +562,3 @@ class WriteTables(ReadTables):
     def find_ids(self, hashes: list[bytes]) -> dict[bytes, tuple[int, int]]:
         """Callers' ids in the runs."""
         return dict(self._runs_of("id").lookup(self.transaction, hashes))
-
-
-def decoded(tables: ReadTables, key: bytes, value: bytes) -> Segment:
-    """A segment, with the dictionary that it names."""
-    return decode_segment(key, value, lambda each: Dictionary(each, tables.load_dictionary(each)))
-
-
-class SegmentCache:
-    """Decoded segments, least recently used out, bounded in bytes; shared between threads.
-
-    Invariant: with the first transaction after a removal, in whatever process that was, everything
-    from before it is forgotten, and a read that began before it leaves nothing here any more.
-    """
-
-    def __init__(self, bytes_max: int, lock: Any) -> None:
-        self.bytes_max = bytes_max
-        self.byte_count = 0
-        self._lock = lock
-        self.dictionaries = LoadedDictionaries()
-        self.on_begin: list[Callable[[tuple[int, int]], None]] = []  # others that forget then
-        self._epoch = (0, 0)
-        self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
-
-    def begin(self, epoch: tuple[int, int]) -> None:
-        """Forget all segments when something was removed since.
-
-        Args:
-            epoch: ``CommitRecord.epoch`` of a transaction.
-        """
-        if epoch <= self._epoch:
-            return
-        with self._lock:
-            if epoch <= self._epoch:
-                return
-            self._epoch = epoch
-            self._kept.clear()
-            self.byte_count = 0
-        for begin in self.on_begin:
-            begin(epoch)
-
-    def load(self, tables: ReadTables, key: bytes, value: bytes, *, keep: bool = True) -> Segment:
-        """The decoded segment of a stored value, whose checksum tells whether it changed.
-
-        Args:
-            tables: The transaction that it comes from.
-            key: Its key.
-            value: Its stored value.
-            keep: Whether it will be needed again; if not it makes room.
-        """
-        self.begin(tables.epoch)
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] == value[:8]:
-            with self._lock:
-                if keep and key in self._kept:
-                    self._kept.move_to_end(key)
-                elif self._kept.pop(key, None) is not None:
-                    self.byte_count -= kept[2]
-            return kept[1]
-        segment = self.decode(tables, key, value)
-        size = segment.memory_bytes
-        if not keep or size * 4 > self.bytes_max:
-            return segment
-        with self._lock:
-            if tables.epoch != self._epoch:
-                return segment  # it may be of what was removed since this transaction began
-            old = self._kept.pop(key, None)
-            if old is not None:
-                self.byte_count -= old[2]
-            self._kept[key] = (value[:8], segment, size)
-            self.byte_count += size
-            while self.byte_count > self.bytes_max:
-                self.byte_count -= self._kept.popitem(last=False)[1][2]
-        return segment
-
-    def decode(self, tables: ReadTables, key: bytes, value: bytes) -> Segment:
-        """Decode a segment, and load the dictionary that it needs."""
-        return decode_segment(key, value, lambda number: self.find_dictionary(tables, number))
-
-    def find_dictionary(self, tables: ReadTables, number: int) -> Dictionary:
-        """A dictionary, loaded when it is needed for the first time.
-
-        Raises:
-            CorruptionError: It is missing or damaged.
-        """
-        return self.dictionaries.find(number, tables.load_dictionary)
-
-    def clear(self) -> None:
-        """Drop everything, dictionaries too."""
-        with self._lock:
-            self._kept.clear()
-            self.byte_count = 0
-        self.dictionaries.clear()

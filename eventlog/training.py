@@ -27,6 +27,7 @@ import numpy as np
 from lmdb import Error as LmdbError
 
 from eventlog import columns
+from eventlog.decoded import Segment
 from eventlog.dictionary import Dictionary, DictionaryRow, compressed_bytes, train
 from eventlog.errors import CorruptionError, TurnlogError
 from eventlog.failpoints import fp
@@ -44,8 +45,8 @@ from eventlog.limits import (
 from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing
 from eventlog.seams import CLOCK
-from eventlog.segment import Segment
-from eventlog.tables import ReadTables, SegmentCache, WriteTables
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables, WriteTables
 from eventlog.tasks import Task
 
 FALL_SHARE: Final = 10  # a ratio that fell by a tenth is worth a new dictionary

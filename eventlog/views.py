@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Generic
+from types import TracebackType
+from typing import Final, Generic
 
 from eventlog.bodies import Bodies, read_bodies
 from eventlog.branching import Branching
@@ -20,6 +21,7 @@ from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.known import KnownSessions
 from eventlog.newest import newest_sessions, row_at, state_at
 from eventlog.past import Past
 from eventlog.reading import (
@@ -33,7 +35,8 @@ from eventlog.reading import (
 from eventlog.record import MESSAGE, Factory, Origin, R
 from eventlog.rollup import NEVER
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class Views:
         index: What memory knows of its hot log.
         cache: Decoded segments.
         catch_up: Brings the index up to what a transaction sees.
+
+    Attributes:
+        known: What is known of the sessions that were read lately.
     """
 
     def __init__(
@@ -86,6 +92,9 @@ class Views:
         self._index = index
         self._cache = cache
         self._catch_up = catch_up
+        self.known = KnownSessions()
+        cache.on_begin.append(self.known.begin)
+        cache.on_clear.append(self.known.clear)
         # Of sessions met by position, and the count of removals for which they are true.
         self._places: tuple[int, dict[int, tuple[Origin, int]]] = (0, {})
 
@@ -149,7 +158,8 @@ class Views:
                 if state.next:
                     return None  # created after this transaction began
                 raise _NoSession  # on its way in an open batch
-            row = tables.load_row(state.number)
+            known = self.known.load(tables, name, state.number)
+            row = known.row
             # When its commit failed, the number may have gone to another process's session.
             if (row.tenant, row.name) == name:
                 if loose.base > row.sealed:
@@ -160,41 +170,26 @@ class Views:
                 origin = state.origin
                 if origin.name != row.name:  # removed since this transaction began
                     origin = Origin(state.number, row.tenant, row.name)
-                view = SessionView(origin, row.sealed, loose, stop, record, row.first)
-                view.branches = bool(row.branches) or branching is not None
-                view.branching = branching
+                branches = branching is not None or row.branches > 0
+                view = SessionView(
+                    origin, row.sealed, loose, stop, record, row.first, known, branches, branching
+                )
                 return view, row, state
-        named = tables.find_session(name)
-        if named is None:
+        found = self.known.find(tables, name)
+        if found is None:
             raise _NoSession
-        number, row = named
-        origin = Origin(number, row.tenant, row.name)
-        view = SessionView(origin, row.sealed, Loose(row.sealed), 0, record, row.first)
-        view.branches = bool(row.branches)
+        row = found.row
+        view = SessionView(
+            found.origin, row.sealed, _NOTHING, 0, record, row.first, found, row.branches > 0
+        )
         return view, row, None
 
-    @contextmanager
-    def session(
-        self, name: Name
-    ) -> Iterator[tuple[ReadTables, SessionView, SessionRow, SessionState | None] | None]:
-        """One session in one read transaction; None when there is none of that name."""
-        while True:
-            seen = self._index.position  # first: what is merged later may be missing in the view
-            state = self._index.names.get(name)
-            branching = None if state is None else state.branching
-            loose = None if state is None else state.loose
-            stop = 0 if loose is None else len(loose.positions)
-            fp("read.after_view")
-            with self._environment.read() as transaction:
-                tables = ReadTables(transaction, self._environment.db)
-                try:
-                    found = self._view(tables, name, seen, state, loose, stop, branching)
-                except _NoSession:
-                    yield None
-                    return
-                if found is not None:
-                    yield (tables, *found)
-                    return
+    def session(self, name: Name) -> _SessionRead:
+        """One session in one read transaction; None when there is none of that name.
+
+        A context manager that yields tables, view, row and, when it is in memory, state.
+        """
+        return _SessionRead(self, name)
 
     def _require_end(self, last: int, record: CommitRecord) -> None:
         """Raise when a damaged record that does not tell its session may be this one's next.
@@ -319,7 +314,10 @@ class Views:
                 if row.trimmed or view.branches or (state is not None and state.trimmed):
                     return None
                 stop = view.event_count
-            return read_bodies(tables, view, self._cache, stop, count, factory)
+            bodies = read_bodies(tables, view, self._cache, stop, count, factory)
+            if bodies.tail is not None and view.known is not None:
+                self.known.add_tail(tables, view.known, bodies.tail)
+            return bodies
 
     def read_positions(
         self, first: int, count: int, factory: Factory[R], *, bytes_max: int
@@ -429,8 +427,55 @@ class Views:
             return [tables.load_tenant(number).name for number in range(1, count + 1)]
 
 
+_NOTHING: Final = Loose(0)  # of a session that memory does not hold
+
+
 class _NoSession(Exception):
     """There is no session of that name."""
+
+
+class _SessionRead:
+    """See ``Views.session``; a class, because it is on every read's path."""
+
+    __slots__ = ("_name", "_read", "_views")
+
+    def __init__(self, views: Views, name: Name) -> None:
+        self._views = views
+        self._name = name
+
+    def __enter__(
+        self,
+    ) -> tuple[ReadTables, SessionView, SessionRow, SessionState | None] | None:
+        views, name = self._views, self._name
+        index, environment = views._index, views._environment
+        while True:
+            seen = index.position  # first: what is merged later may be missing in the view
+            state = index.names.get(name)
+            branching = None if state is None else state.branching
+            loose = None if state is None else state.loose
+            stop = 0 if loose is None else len(loose.positions)
+            fp("read.after_view")
+            read = self._read = environment.read()
+            transaction = read.__enter__()
+            try:
+                tables = ReadTables(transaction, environment.db)
+                found = views._view(tables, name, seen, state, loose, stop, branching)
+            except _NoSession:
+                return None
+            except BaseException as error:
+                read.__exit__(type(error), error, error.__traceback__)
+                raise
+            if found is not None:
+                return (tables, *found)
+            read.__exit__(None, None, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._read.__exit__(kind, error, traceback)
 
 
 def _last_position(view: SessionView, row: SessionRow) -> int:

@@ -52,7 +52,8 @@ from eventlog.limits import (
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
 from eventlog.sealing import is_overdue, under_pressure
 from eventlog.seams import CLOCK
-from eventlog.tables import ReadTables, SegmentCache
+from eventlog.segmentcache import SegmentCache
+from eventlog.tables import ReadTables
 from eventlog.tasks import Running, Task, Tasks
 from eventlog.training import TenantDictionaries
 

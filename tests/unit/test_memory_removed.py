@@ -14,7 +14,7 @@ from engine import Store
 from engine.session import Session
 from eventlog.errors import SessionGoneError, TrimmedError
 from eventlog.past import Past
-from eventlog.tables import SegmentCache
+from eventlog.segmentcache import SegmentCache
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HANG_S = 60.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
 from eventlog.columns import KIND_TO_EXTENSION, TAIL_BYTES
+from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR, U64_MAX
 from eventlog.limits import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
@@ -23,7 +26,6 @@ from eventlog.segment import (
     RAW,
     ZSTD,
     Run,
-    Segment,
     SegmentPrefix,
     decode_segment,
     describe_runs,
@@ -96,6 +98,47 @@ def test_records_come_back(
     assert [record.sequence for record in made] == list(range(first, first + len(fields)))
     assert [record.extension for record in made] == [each["extension"] for each in fields]
     assert [record.payload for record in made] == [each["body"] for each in fields]
+
+
+@given(st.lists(event_fields, min_size=1, max_size=12), st.data())
+def test_parts_of_a_segment_are_the_same_in_any_order(
+    fields: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """What was worked out before, and what was not, makes no difference."""
+    key, value = encode_segment(run_of(fields))
+    tails = [each["extension"] + each["body"] for each in fields]
+    segment = decode_segment(key, value)
+    count = len(fields)
+    size = segment.memory_bytes
+    looks: dict[str, Callable[[], object]] = {
+        "heads": lambda: len(segment.heads) == 72 * count,
+        "tails": lambda: segment.tails == b"".join(tails),
+        "starts": lambda: segment.starts == [0, *accumulate(map(len, tails))],
+        "kinds": lambda: segment.kinds == bytes([each["kind"] for each in fields]),
+        "first": lambda: segment.joined(0, 1) == tails[0],
+        "last": lambda: segment.joined(count - 1, count) == tails[-1],
+        "all": lambda: segment.joined(0, count) == b"".join(tails),
+        "plain": lambda: (
+            segment.is_plain
+            is all([each["kind"] == MESSAGE and not each["extension"] for each in fields])
+        ),
+        "memory": lambda: segment.memory_bytes == size,
+    }
+    for name in data.draw(st.lists(st.sampled_from(sorted(looks)), min_size=4)):
+        assert looks[name](), name
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 70_000])
+def test_a_long_body_among_short_ones(size: int) -> None:
+    fields: list[dict[str, Any]] = [{"body": b"ab"}, {"body": bytes(size)}, {"body": b"cde"}]
+    segment = decode_segment(*encode_segment(run_of(fields)))
+    assert segment.is_plain
+    assert segment.has_tail(1)
+    assert not segment.has_tail(2)
+    assert segment.joined(2, 3) == b"cde"
+    assert segment.joined(1, 3) == bytes(size) + b"cde"
+    assert segment.joined(1, 2) == bytes(size)
+    assert segment.starts == [0, 2, 2 + size, 5 + size]
 
 
 @given(st.lists(event_fields, min_size=1, max_size=6))

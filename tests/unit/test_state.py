@@ -438,16 +438,16 @@ def test_the_past_of_a_long_session_takes_few_segments(
     checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments without what is asked for are passed over by their prefix."""
-    from eventlog import tables
+    from eventlog import segmentcache
 
     decoded: list[bytes] = []
-    decode = tables.decode_segment
+    decode = segmentcache.decode_segment
 
     def counted(key: bytes, *rest: Any) -> Any:
         decoded.append(key)
         return decode(key, *rest)
 
-    monkeypatch.setattr(tables, "decode_segment", counted)
+    monkeypatch.setattr(segmentcache, "decode_segment", counted)
     store = checked_store(max_messages=10)
     call = store.session("s")
     call.update_state({"a": 0})

@@ -25,7 +25,7 @@ from eventlog.recoding import Recoding, recoding_of
 from eventlog.rows import NO_SEQUENCE, SessionRow
 from eventlog.sealing import Sealing
 from eventlog.segment import Run, SegmentPrefix, decode_segment, join_segments
-from eventlog.tables import SegmentCache
+from eventlog.segmentcache import SegmentCache
 from eventlog.training import TenantDictionaries, collect
 from tests.damaged_store import flipped, put, rows
 from tests.format import independent
