@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
+from engine.spaces import SPACES
 from engine.variables import check_change
-from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, event_of
+from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
@@ -43,7 +44,6 @@ from eventlog.record import (
     HEAD_MOVE,
     MESSAGE,
     NO_TIME,
-    VARIABLES,
     Extension,
     Flag,
     branch_tail,
@@ -156,7 +156,7 @@ def draft_event(
         _check_caller_id(id)
         marks[_ID] = id
         flags |= _NAMED
-    if code == VARIABLES:
+    if code in SPACES:
         check_change(body)
     if parent is not None:
         check_parent(parent)
@@ -332,6 +332,7 @@ def make_ack(
     create: bool = False,
     removal: Removal | None = None,
     only_existing: bool = False,
+    versions: Sequence[Version] = (),
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append; without any it writes nothing.
 
@@ -356,6 +357,7 @@ def make_ack(
         caller_id=last_id,
         queued=_is_queued(mode),
         removal=removal,
+        versions=versions,
     )
     return Ack(
         name,

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from engine.events import Event
 from engine.naming import BranchName, decode_names, encode_names, named_by
+from engine.spaces import SPACES, Space
 from engine.variables import (
     StoredVariable,
     changed_by,
@@ -30,10 +31,13 @@ from eventlog.errors import CorruptionError
 from eventlog.limits import BASE_BYTES_TARGET, FOLDS_BYTES_MAX, POSITION_MAX
 from eventlog.log import Log
 from eventlog.past import Past
-from eventlog.record import BASE, BRANCH_NAME, VARIABLES
+from eventlog.record import BASE, BRANCH_NAME
 
-FOLDED_KINDS: Final = frozenset({VARIABLES, BRANCH_NAME})
-_NOTHING: Final[Mapping[str, StoredVariable]] = MappingProxyType({})
+FOLDED_KINDS: Final = frozenset({*SPACES, BRANCH_NAME})
+Values = Mapping[str, StoredVariable]
+"""What a space holds, by key."""
+_NOTHING: Final[Values] = MappingProxyType({})
+_NO_SPACES: Final[Mapping[Space, Values]] = MappingProxyType({})
 _NO_NAMES: Final[Mapping[str, BranchName]] = MappingProxyType({})
 _FOLD_BYTES: Final = 400  # of a fold without anything
 _ENTRY_BYTES: Final = 100  # of a mapping, for each entry
@@ -45,14 +49,19 @@ class Fold:
 
     Attributes:
         sequence: The last event that is in it.
-        variables: The variables by key.
+        spaces: What each space holds; those that hold nothing may be missing.
         names: The names of branches.
     """
 
     sequence: int = -1
-    variables: Mapping[str, StoredVariable] = field(default_factory=lambda: _NOTHING)
+    spaces: Mapping[Space, Values] = field(default_factory=lambda: _NO_SPACES)
     names: Mapping[str, BranchName] = field(default_factory=lambda: _NO_NAMES)
     memory_bytes: int = field(default=_FOLD_BYTES, compare=False)
+
+    @property
+    def variables(self) -> Values:
+        """The variables by key."""
+        return self.spaces.get(Space.VARIABLES, _NOTHING)
 
     def after(self, events: Iterable[Event], sequence: int) -> Fold:
         """The fold after more events.
@@ -64,37 +73,43 @@ class Fold:
         Raises:
             CorruptionError: The body of an event is none of its kind.
         """
-        changes: dict[str, StoredVariable | None] = {}
+        changes: dict[Space, dict[str, StoredVariable | None]] = {}
         named: dict[str, BranchName | None] = {}
         for event in events:
             if event.kind_code == BRANCH_NAME:
                 named.update(named_by(event))
             else:
-                changes.update(changed_by(event))
+                changes.setdefault(SPACES[event.kind_code], {}).update(changed_by(event))
         if not changes and not named:
             return replace(self, sequence=sequence)
-        variables = {**self.variables, **changes}
+        spaces = dict(self.spaces)
+        for space, changed in changes.items():
+            kept = {**spaces.get(space, _NOTHING), **changed}
+            spaces[space] = {key: each for key, each in kept.items() if each is not None}
         names = {**self.names, **named}
         return make_fold(
             sequence,
-            {key: each for key, each in variables.items() if each is not None},
+            spaces,
             {name: where for name, where in names.items() if where is not None},
         )
 
 
 def make_fold(
     sequence: int,
-    variables: Mapping[str, StoredVariable],
+    spaces: Mapping[Space, Values],
     names: Mapping[str, BranchName] = _NO_NAMES,
 ) -> Fold:
-    """A fold of these variables and names."""
-    size = sum([each.memory_bytes for each in variables.values()])
-    size += sum([each.memory_bytes for each in names.values()])
+    """A fold of what spaces hold, and of names."""
+    size = sum([each.memory_bytes for each in names.values()])
+    count = len(names)
+    for values in spaces.values():
+        size += sum([each.memory_bytes for each in values.values()])
+        count += len(values)
     return Fold(
         sequence,
-        MappingProxyType(dict(variables)),
+        MappingProxyType({space: MappingProxyType(dict(each)) for space, each in spaces.items()}),
         MappingProxyType(dict(names)),
-        _FOLD_BYTES + _ENTRY_BYTES * (len(variables) + len(names)) + size,
+        _FOLD_BYTES + _ENTRY_BYTES * count + size,
     )
 
 
@@ -108,18 +123,17 @@ def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
         fold: The fold.
         tree: Head and branches then (``state.read_tree``).
     """
-    parts: list[list[StoredVariable]] = [[]]
+    parts: list[dict[Space, list[StoredVariable]]] = [{}]
     size = 0
-    for key in sorted(fold.variables):
-        each = fold.variables[key]
-        size += each.memory_bytes
-        if parts[-1] and size > BASE_BYTES_TARGET:
-            parts.append([])
-            size = each.memory_bytes
-        parts[-1].append(each)
-    bodies: list[dict[str, Any]] = [
-        {"last": fold.sequence, "variables": encode_variables(part)} for part in parts
-    ]
+    for space in sorted(fold.spaces):
+        for key in sorted(fold.spaces[space]):
+            each = fold.spaces[space][key]
+            size += each.memory_bytes
+            if parts[-1] and size > BASE_BYTES_TARGET:
+                parts.append({})
+                size = each.memory_bytes
+            parts[-1].setdefault(space, []).append(each)
+    bodies = [_base_of(fold.sequence, part) for part in parts]
     for following, body in enumerate(reversed(bodies)):
         if following:
             body["following"] = following
@@ -129,8 +143,17 @@ def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def whole_base(fold: Fold) -> dict[str, Any]:
     """The same in one body, however large: what an export tells of purged events."""
-    variables = encode_variables(fold.variables.values())
-    return {"last": fold.sequence, "variables": variables, **_names_in(fold)}
+    spaces = {space: each.values() for space, each in sorted(fold.spaces.items())}
+    return {**_base_of(fold.sequence, spaces), **_names_in(fold)}
+
+
+def _base_of(last: int, spaces: Mapping[Space, Iterable[StoredVariable]]) -> dict[str, Any]:
+    body: dict[str, Any] = {"last": last, "variables": []}
+    for space, values in spaces.items():
+        listed = encode_variables(values)
+        if listed:
+            body[space.title] = listed
+    return body
 
 
 def _names_in(fold: Fold) -> dict[str, Any]:
@@ -154,8 +177,20 @@ def decode_base(event: Event) -> Fold:
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
         raise CorruptionError("is no base", where=str(event))
     where = str(event)
-    variables = decode_variables(body.get("variables"), where)
-    return make_fold(last, variables, decode_names(body.get("names"), where))
+    return make_fold(last, spaces_of_base(body, where), decode_names(body.get("names"), where))
+
+
+def spaces_of_base(body: Mapping[str, Any], where: str) -> dict[Space, Values]:
+    """What spaces hold according to the body of a ``base`` event.
+
+    Raises:
+        CorruptionError: It says that in another shape.
+    """
+    return {
+        space: decode_variables(body.get(space.title, []), where)
+        for space in Space
+        if space.title in body or space is Space.VARIABLES
+    }
 
 
 def read_base(past: Past) -> Fold | None:
@@ -168,15 +203,16 @@ def read_base(past: Past) -> Fold | None:
     if base is None:
         return None
     fold = decode_base(base)
-    variables = dict(fold.variables)
+    spaces = {space: dict(values) for space, values in fold.spaces.items()}
     sequence = base.sequence - 1
     while sequence >= past.first:
         part = past.event(sequence, Event)
         if part.kind_code != BASE or (found := decode_base(part)).sequence != fold.sequence:
             break
-        variables.update(found.variables)
+        for space, values in found.spaces.items():
+            spaces.setdefault(space, {}).update(values)
         sequence -= 1
-    return fold if sequence == base.sequence - 1 else make_fold(fold.sequence, variables)
+    return fold if sequence == base.sequence - 1 else make_fold(fold.sequence, spaces, fold.names)
 
 
 class FoldCache:

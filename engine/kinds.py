@@ -13,16 +13,22 @@ from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
 from eventlog.record import (
     ANNOTATION,
+    ARTIFACTS,
     BASE,
     BRANCH_NAME,
     CONTROL,
+    DOCUMENTS,
+    FACTS,
     HEAD_MOVE,
     LINK,
     MESSAGE,
     METRIC,
     OPTIONS,
     ROLL_UP,
+    RUNS,
     TOMBSTONE,
+    TOOL_CALLS,
+    USAGE,
     VARIABLES,
     VOID,
 )
@@ -52,6 +58,12 @@ CONTROLS: Final = {
     "link": LINK,
     "metric": METRIC,
     "annotation": ANNOTATION,
+    "facts": FACTS,
+    "documents": DOCUMENTS,
+    "usage": USAGE,
+    "artifacts": ARTIFACTS,
+    "runs": RUNS,
+    "tool_calls": TOOL_CALLS,
 }
 # Control kinds that callers append: facts beside the history, that no head is checked for.
 SIDE: Final = frozenset({"metric", "annotation"})
@@ -61,9 +73,9 @@ LOADABLE: Final = frozenset(CONTROLS) - {"tombstone", "options", "void"}
 SECOND: Final = frozenset(CONTROLS) - {"open"}
 # Names that later control kinds will have; none may mean something else in a store by then.
 RESERVED: Final = frozenset(
-    "artifact artifacts checkout document documents head heads head_moves media "
-    "option status tombstones track tracks trim trims truncation "
-    "truncations usage variable".split()
+    "artifact checkout document fact head heads head_moves media "
+    "option run status tombstones tool_call track tracks trim trims truncation "
+    "truncations variable".split()
 )
 _CODES: Final = {**PUBLIC, **CONTROLS}
 _NAMES: Final = {code: name for name, code in _CODES.items()}

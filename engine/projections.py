@@ -7,28 +7,24 @@ from typing import Any, Final
 
 from engine import naming
 from engine.events import Event
-from engine.fold import decode_base
+from engine.fold import decode_base, spaces_of_base
 from engine.naming import NamesProjection, decode_names
-from engine.variables import (
-    PROJECTION,
-    StoredVariable,
-    changed_by,
-    decode_row,
-    decode_variables,
-    subkey_of,
-)
+from engine.spaces import KINDS, Space
+from engine.variables import StoredVariable, changed_by, decode_row, subkey_of
 from eventlog import branching
 from eventlog.branching import BranchProjection
 from eventlog.errors import CorruptionError, UsageError
 from eventlog.inline import Changes, InlineProjection
-from eventlog.record import VARIABLES, Record
+from eventlog.record import Record
 
 
-class VariablesProjection:
-    """A row for each variable, under the digest of its key."""
+class SpaceProjection:
+    """A row for each key of a space, under the digest of the key."""
 
-    number = PROJECTION
-    kinds = frozenset({VARIABLES})
+    def __init__(self, space: Space) -> None:
+        self.number: int = space
+        self.kinds = frozenset({KINDS[space]})
+        self._space = space
 
     def changes(self, event: Record) -> Changes:
         """See ``InlineProjection``."""
@@ -39,16 +35,16 @@ class VariablesProjection:
 
     def base(self, event: Record) -> Changes:
         """See ``InlineProjection``."""
-        variables = decode_base(_event(event)).variables
-        return {subkey_of(key): stored.content() for key, stored in variables.items()}
+        values = decode_base(_event(event)).spaces.get(self._space, {})
+        return {subkey_of(key): stored.content() for key, stored in values.items()}
 
     def sequence_of(self, content: bytes) -> int:
         """See ``InlineProjection``."""
-        return decode_row(content, "variable").sequence
+        return decode_row(content, self._space.title).sequence
 
 
 PROJECTIONS: Final[tuple[InlineProjection, ...]] = (
-    VariablesProjection(),
+    *[SpaceProjection(space) for space in Space],
     BranchProjection(),
     NamesProjection(),
 )
@@ -63,12 +59,16 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
     if body is None:
         return []
     try:
-        variables = decode_variables(body.get("variables"), "base")
+        spaces = spaces_of_base(body, "base")
         names = decode_names(body.get("names"), "base")
         branches = branching.rows_of_base(body, "base") if "branches" in body else []
     except CorruptionError as error:
         raise UsageError(str(error)) from error
-    rows = [(PROJECTION, subkey_of(key), each.content()) for key, each in _by_key(variables)]
+    rows: list[tuple[int, bytes, bytes]] = [
+        (space, subkey_of(key), each.content())
+        for space, values in spaces.items()
+        for key, each in _by_key(values)
+    ]
     rows += [(branching.PROJECTION, subkey, content) for subkey, content in branches]
     return rows + [
         (naming.PROJECTION, naming.subkey_of(name), each.content()) for name, each in names.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import reprlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
@@ -24,8 +24,9 @@ from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
 from engine.history import last_bodies
 from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription
+from engine.spaces import Space
 from engine.state import read_fold, state_of, variables_of
-from engine.variables import Variable, change_body
+from engine.variables import Variable, change_body, versions_of
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
 from eventlog.arguments import items, whole
@@ -460,6 +461,7 @@ class Session(Branching):
         changes: dict[str, Any],
         *,
         delete: Sequence[str] = (),
+        expected: Mapping[str, int] | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         ack: AckMode = "durable",
@@ -474,6 +476,8 @@ class Session(Branching):
             changes: New values by key, 1 to 512 UTF-8 bytes each. A value is plain data and
                 replaces the one before whole; None is a value. Keys not named stay as they are.
             delete: Keys to take away; one that is not there is fine.
+            expected: Versions that variables must have, by key: ``Variable.sequence``, -1 for one
+                that must not be there. Also of keys that are not changed.
             expected_head: See ``append``; so are all others. The head stays as it is.
             idempotency_key: See ``append``.
             ack: See ``append``.
@@ -484,10 +488,44 @@ class Session(Branching):
             UsageError: A key that cannot be, or one that is both set and deleted.
             FormatVersionError: The store has format version 1.
         """
-        self._store._require_version(2, "variables")
-        body = change_body(changes, items(delete, "delete"))
-        drafts = (draft_event("variables", body, loading=True),) if body else ()
-        return self._submit(drafts, expected_head, idempotency_key, ack, wait)
+        return self._change(
+            Space.VARIABLES,
+            changes,
+            items(delete, "delete"),
+            expected=expected,
+            expected_head=expected_head,
+            idempotency_key=idempotency_key,
+            ack=ack,
+            wait=wait,
+        )
+
+    def _change(
+        self,
+        space: Space,
+        changes: dict[str, Any],
+        delete: Sequence[str] = (),
+        *,
+        expected: Mapping[str, int] | None = None,
+        expected_head: int | None = None,
+        idempotency_key: str | None = None,
+        ack: AckMode = "durable",
+        wait: float | None = None,
+    ) -> Ack:
+        """Set and delete keys of a space with one event, as ``update_state`` does."""
+        self._store._require_version(2, space.title)
+        body = change_body(changes, delete)
+        drafts = (draft_event(space.title, body, loading=True),) if body else ()
+        made = make_ack(
+            self._name,
+            drafts,
+            opening=self._opening,
+            expected_head=expected_head,
+            idempotency_key=idempotency_key,
+            mode=ack,
+            versions=() if expected is None else versions_of(space, expected),
+        )
+        self._store._submit(made, wait)
+        return made
 
     def roll_up(self) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.

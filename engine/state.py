@@ -19,7 +19,7 @@ from engine import naming
 from engine.events import Event
 from engine.fold import FOLDED_KINDS, Fold, make_fold, read_base
 from engine.naming import BranchName
-from engine.variables import PROJECTION as VARIABLES
+from engine.spaces import Space
 from engine.variables import StoredVariable, Variable, decode_row, subkey_of
 from eventlog.branching import BranchProjection, encode_branches, rows_of_base, split_key
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError, UsageError
@@ -119,19 +119,23 @@ def _fold_of_rows(past: Past, sequence: int) -> Fold:
     if not past.tables.has("state"):
         return Fold(sequence)
     number = past.view.origin.number
-    variables: dict[str, StoredVariable] = {}
-    for subkey, content, where in _rows(past, state_key(number, VARIABLES)):
-        stored = decode_row(content, where)
-        if subkey != subkey_of(stored.key):
-            raise CorruptionError("holds another variable", where=where)
-        variables[stored.key] = stored
+    spaces: dict[Space, dict[str, StoredVariable]] = {}
+    for space in Space:
+        values: dict[str, StoredVariable] = {}
+        for subkey, content, where in _rows(past, state_key(number, space)):
+            stored = decode_row(content, where)
+            if subkey != subkey_of(stored.key):
+                raise CorruptionError("holds another variable", where=where)
+            values[stored.key] = stored
+        if values:
+            spaces[space] = values
     names: dict[str, BranchName] = {}
     for subkey, content, where in _rows(past, state_key(number, naming.PROJECTION)):
         name = naming.decode_row(content, where)
         if subkey != naming.subkey_of(name.name):
             raise CorruptionError("holds another name", where=where)
         names[name.name] = name
-    return make_fold(sequence, variables, names)
+    return make_fold(sequence, spaces, names)
 
 
 def _rows(past: Past, prefix: bytes) -> Iterator[tuple[bytes, bytes, str]]:

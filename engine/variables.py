@@ -2,7 +2,8 @@
 
 The body of such an event says what changed: ``{"set": {key: value}, "delete": [key, ...]}``, either
 part left out when it is empty. A variable's row lies in ``state`` under a digest of its key
-(FORMAT.md, "Variables") and is written when the event is sealed.
+(FORMAT.md, "Variables") and is written when the event is sealed. What other spaces hold
+(``spaces``) is set, stored and read in the same way.
 
 Invariants:
     1. An event changes the keys that it names and no others; a value is replaced whole.
@@ -13,19 +14,21 @@ Invariants:
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
 from engine.events import Event
+from engine.spaces import Space
+from eventlog.ack import Version
+from eventlog.arguments import whole
 from eventlog.body import Fixes, decode_body, encode_body, encode_plain
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, TIME_MAX
 
-PROJECTION: Final = 1  # its number in the keys of ``state``
 DIGEST_BYTES: Final = 16
 _ROW: Final = Struct("<QQ")  # sequence and recorded time
 _PARTS: Final = frozenset({"set", "delete"})
@@ -39,7 +42,7 @@ class Variable:
         key: Its key.
         value: Its value, a copy of the caller's own.
         updated_us: Recorded time of the event that set it, µs since the epoch.
-        sequence: Sequence of that event.
+        sequence: Sequence of that event: the version of the variable, which only rises.
     """
 
     key: str
@@ -125,8 +128,24 @@ def change_body(changes: dict[str, Any], delete: Iterable[str]) -> dict[str, Any
     return body
 
 
+def versions_of(space: Space, expected: Mapping[str, int]) -> list[Version]:
+    """Conditions on keys of a space: each key's version, -1 for none.
+
+    Raises:
+        UsageError: A key or a version that cannot be.
+    """
+    if type(expected) is not dict:
+        raise UsageError(f"expected versions must be a dict, not {reprlib.repr(expected)}")
+    found: list[Version] = []
+    for key, sequence in expected.items():
+        name_bytes(key, "variable")
+        whole(sequence, "expected version", -1, POSITION_MAX)
+        found.append(Version(space, subkey_of(key), sequence, f"{space.title} {key!r}"))
+    return found
+
+
 def check_change(body: Any) -> None:
-    """Raise for what is no body of a ``variables`` event.
+    """Raise for what is no body of an event that changes a space.
 
     Raises:
         UsageError: It is none; says why.
@@ -147,7 +166,7 @@ def check_change(body: Any) -> None:
 
 
 def changed_by(event: Event) -> dict[str, StoredVariable | None]:
-    """What an event of kind ``variables`` changes; None for a key that it deletes.
+    """What an event changes in its space; None for a key that it deletes.
 
     Raises:
         CorruptionError: Its body is none of that kind.

@@ -105,6 +105,22 @@ class Beginning(NamedTuple):
     head_branch: int = 0
 
 
+class Version(NamedTuple):
+    """What the row of a key in ``state`` has to be for an append.
+
+    Attributes:
+        projection: Number of the projection.
+        subkey: The rest of the row's key.
+        sequence: Sequence of the event that made it; -1 when there must be none.
+        what: What a refusal calls it.
+    """
+
+    projection: int
+    subkey: bytes
+    sequence: int
+    what: str
+
+
 class Terms:
     """What is special about an append; a plain message has none.
 
@@ -125,6 +141,7 @@ class Terms:
         more: The acks of a batch's other sessions.
         already: Set by the writer when the append repeats an earlier one.
         digest: Keyed digest of ``key``, set by the writer.
+        versions: What rows in ``state`` have to be.
     """
 
     __slots__ = (
@@ -144,6 +161,7 @@ class Terms:
         "queued",
         "refers",
         "removal",
+        "versions",
     )
 
     def __init__(
@@ -162,6 +180,7 @@ class Terms:
         caller_id: str | None = None,
         queued: bool = False,
         removal: Removal | None = None,
+        versions: Sequence[Version] = (),
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
@@ -172,6 +191,7 @@ class Terms:
         self.only_existing = only_existing
         self.named = named
         self.linked = linked
+        self.versions = versions
         self.refers = refers
         self.caller_id = caller_id
         self.queued = queued

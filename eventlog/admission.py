@@ -25,7 +25,7 @@ from typing import Protocol
 
 from xxhash import xxh3_64_digest
 
-from eventlog.ack import Ack, Draft, Removal, Terms, event_of
+from eventlog.ack import Ack, Draft, Removal, Terms, Version, event_of
 from eventlog.body import encode_plain
 from eventlog.content import same_content
 from eventlog.errors import (
@@ -111,6 +111,11 @@ class Lookups(Protocol):
 
     def require_readable(self, state: SessionState, floor: int, *, is_gone: bool) -> None:
         """Raise for damage that a removal of a session's events below ``floor`` would meet."""
+
+    def version(
+        self, state: SessionState, version: Version, planned: Sequence[tuple[int, bytes]]
+    ) -> int:
+        """Sequence of the event that made a row in ``state``, -1 when there is none."""
 
     def first(self, state: SessionState) -> int:
         """First sequence of a session that was not purged."""
@@ -546,6 +551,15 @@ class Admission:
                     f"head is {head}, not {terms.expected_head}",
                     expected=terms.expected_head,
                     current=head,
+                )
+        for version in terms.versions:
+            placed = [] if state is None else self._plan.placed_of(state)
+            current = -1 if state is None else self._lookups.version(state, version, placed)
+            if current != version.sequence:
+                raise AppendConflictError(
+                    f"version of {version.what} is {current}, not {version.sequence}",
+                    expected=version.sequence,
+                    current=current,
                 )
         if terms.expected_next is not None and terms.expected_next != following:
             raise AppendConflictError(

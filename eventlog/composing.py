@@ -201,7 +201,9 @@ class Composer:
             link=record.link,
             full=self._over_quota(tables, batch) or self._without_room(tables, batch),
         )
-        lookups = TransactionLookups(tables, index, record, self.secrets, self._cache)
+        lookups = TransactionLookups(
+            tables, index, record, self.secrets, self._cache, self._projections
+        )
         try:
             Admission(index, lookups, plan, self._pause).admit(batch)
             return self._put(tables, record, plan, lookups)

@@ -8,17 +8,18 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from eventlog.ack import Version
 from eventlog.admission import id_digest
 from eventlog.blobtable import References
 from eventlog.branchrows import sealed_tip
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
-from eventlog.inline import state_key
+from eventlog.inline import InlineProjection, state_key
 from eventlog.keys import U64
 from eventlog.limits import NAMES_MAX
-from eventlog.record import Record, decode_record, verify_record
+from eventlog.record import KIND_BYTE, Record, decode_record, verify_record
 from eventlog.removal import require_readable
 from eventlog.rows import (
     SECRET_BYTES,
@@ -26,6 +27,7 @@ from eventlog.rows import (
     KeyedResult,
     SessionRow,
     TenantRow,
+    expose,
     protect,
 )
 from eventlog.seams import random_bytes
@@ -79,7 +81,9 @@ class TransactionLookups:
         record: CommitRecord,
         secrets: TenantSecrets,
         cache: SegmentCache,
+        projections: Sequence[InlineProjection],
     ) -> None:
+        self._projections = projections
         self._tables = tables
         self._index = index
         self._secrets = secrets
@@ -125,6 +129,46 @@ class TransactionLookups:
     def tip(self, number: int, branch: int) -> int | None:
         """See ``admission.Lookups``."""
         return sealed_tip(self._tables, number, branch)
+
+    def version(
+        self, state: SessionState, version: Version, planned: Sequence[tuple[int, bytes]]
+    ) -> int:
+        """See ``admission.Lookups``."""
+        found = self._newest(state, version, reversed(planned))
+        if found is None and state.has_controls:
+            found = self._newest(state, version, self._loose_back(state))
+        if found is not None:
+            return found
+        key = state_key(state.number, version.projection, version.subkey)
+        value = self._tables.transaction.get(key, db=self._tables.tables["state"])
+        if value is None:
+            return -1
+        where = f"state {key.hex()}"
+        return self._projection(version).sequence_of(expose(key, value, where))
+
+    def _newest(
+        self, state: SessionState, version: Version, records: Iterable[tuple[int, bytes]]
+    ) -> int | None:
+        """The version that events made, newest first; None when none of them did."""
+        projection = self._projection(version)
+        for sequence, value in records:
+            if len(value) > KIND_BYTE and value[KIND_BYTE] in projection.kinds:
+                event = decode_record(state.origin, 0, value, Record)
+                changes = projection.changes(event)
+                if version.subkey in changes:
+                    return -1 if changes[version.subkey] is None else sequence
+        return None
+
+    def _loose_back(self, state: SessionState) -> Iterator[tuple[int, bytes]]:
+        loose = state.loose
+        for place in range(len(loose.positions) - 1, -1, -1):
+            sequence = loose.base + place
+            value = loose.records[sequence] or self._log.get(loose.positions[place])
+            if value is not None:
+                yield sequence, value
+
+    def _projection(self, version: Version) -> InlineProjection:
+        return next(each for each in self._projections if each.number == version.projection)
 
     def _row(self, number: int) -> SessionRow:
         state = self._index.states.get(number)

@@ -60,6 +60,12 @@ BRANCH_NAME: Final = 72  # a branch got a name, or lost it
 LINK: Final = 73  # an event answers several others
 METRIC: Final = 74  # a measurement about the session
 ANNOTATION: Final = 75  # a remark about the session or one of its events
+FACTS: Final = 76  # what the session is: its status, title, labels, whose it is
+DOCUMENTS: Final = 77  # texts that go with the session
+USAGE: Final = 78  # what was used: tokens, seconds, characters
+ARTIFACTS: Final = 79  # what tools made
+RUNS: Final = 80  # runs of an agent, from their beginnings to their ends
+TOOL_CALLS: Final = 81  # calls of tools, likewise
 
 _PLACE: Final = Struct("<QQ")
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from engine import naming
 from engine.naming import BranchName
-from engine.variables import PROJECTION, StoredVariable, decode_row, subkey_of
+from engine.spaces import Space
+from engine.variables import StoredVariable, decode_row, subkey_of
 from eventlog import branching
 from eventlog.blob import BlobRow, PendingRow, blob_key, pending_key
 from eventlog.body import decode_body, encode_plain
@@ -389,13 +390,13 @@ def _encode_variable(values: Values) -> Row:
         values["data"],
         values["fixes"],
     )
-    key = state_key(values["session"], PROJECTION, subkey_of(stored.key))
+    key = state_key(values["session"], Space.VARIABLES, subkey_of(stored.key))
     return key, protect(key, stored.content())
 
 
 def _decode_variable(key: bytes, value: bytes) -> Values:
     stored = decode_row(expose(key, value, "variable"), "variable")
-    if key[8:] != bytes([PROJECTION]) + subkey_of(stored.key):
+    if key[8:] != bytes([Space.VARIABLES]) + subkey_of(stored.key):
         raise CorruptionError("another variable", where="variable")
     return {
         "session": U64.unpack(key[:8])[0],

@@ -59,6 +59,12 @@ KINDS = {
     73: "link",
     74: "metric",
     75: "annotation",
+    76: "facts",
+    77: "documents",
+    78: "usage",
+    79: "artifacts",
+    80: "runs",
+    81: "tool_calls",
 }
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
 

@@ -52,7 +52,7 @@ def test_callers_append_what_stands_beside_the_history(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(RESERVED))
 def test_names_of_later_control_kinds_are_not_for_applications(kind: str) -> None:
-    """An application that had its own "usage" would have met the store's in the same session."""
+    """An application that had its own "status" would have met the store's in the same session."""
     for loading in (False, True):
         with pytest.raises(UsageError, match="reserved for the store"):
             kind_code(kind, loading=loading)
@@ -61,7 +61,7 @@ def test_names_of_later_control_kinds_are_not_for_applications(kind: str) -> Non
 
 def test_what_is_defined_is_not_reserved_any_more() -> None:
     assert not RESERVED & {*PUBLIC, *CONTROLS}
-    assert {"status", "usage", "trim"} <= RESERVED
+    assert {"status", "trim"} <= RESERVED
 
 
 def test_codes_stand_for_one_kind_each() -> None:

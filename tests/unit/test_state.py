@@ -718,3 +718,41 @@ def test_a_past_without_changes_since_is_read_from_the_rows(
     store._folds.clear()
     assert call.at(201).state == early
     assert read == list(range(0, 202, 2))[: len(read)] and read
+
+
+# Versions
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_variable_is_changed_only_if_it_has_the_expected_version(
+    checked_store: Callable[..., Store], sealed: bool
+) -> None:
+    """Two runs that both read 1 and both wrote 2 lost one of the two changes."""
+    store = checked_store(snapshot_frequency=1)
+    call = store.session("call")
+    first = call.update_state({"n": 1}, expected={"n": -1}).result().last
+    call.append({"role": "user"}).result()
+    if sealed:
+        store.flush()
+    (variable,) = call.variables()
+    assert variable.sequence == first
+    one = call.update_state({"n": 2}, expected={"n": first})
+    two = call.update_state({"n": 2}, expected={"n": first})
+    assert one.result().last == first + 2
+    with pytest.raises(AppendConflictError, match=f"is {first + 2}, not {first}"):
+        two.result()
+    with pytest.raises(AppendConflictError):
+        call.update_state({"n": 3}, expected={"n": -1}).result()
+    call.update_state({}, delete=["n"], expected={"n": first + 2}).result()
+    with pytest.raises(AppendConflictError, match="is -1"):
+        call.update_state({"m": 3}, expected={"n": first + 2}).result()
+    call.update_state({"m": 3}, expected={"n": -1, "m": -1}).result()
+    assert call.state == {"m": 3}
+
+
+def test_versions_that_cannot_be_fail_at_the_call(checked_store: Callable[..., Store]) -> None:
+    call = checked_store().session("call")
+    for wrong in ({"n": -2}, {"n": None}, {"": 1}, ["n"]):
+        with pytest.raises(UsageError):
+            call.update_state({"n": 1}, expected=wrong)  # type: ignore[arg-type]
+    assert not call.exists

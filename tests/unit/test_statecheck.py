@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from engine import CorruptionError, Store
-from engine.variables import PROJECTION, StoredVariable, subkey_of
+from engine.spaces import Space
+from engine.variables import StoredVariable, subkey_of
 from eventlog.inline import state_key
 from eventlog.rows import SessionRow, protect
 from tests.damaged_store import flipped, hot_row, opened, put
 
 SESSION = 1
-KEY = state_key(SESSION, PROJECTION, subkey_of("a"))
+KEY = state_key(SESSION, Space.VARIABLES, subkey_of("a"))
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def get(path: Path, table: str, key: bytes) -> bytes:
 
 def variable(key: str, value: bytes, sequence: int = 0, session: int = SESSION) -> tuple[Any, ...]:
     stored = StoredVariable(key, 7, sequence, value, None)
-    at = state_key(session, PROJECTION, subkey_of(key))
+    at = state_key(session, Space.VARIABLES, subkey_of(key))
     return "state", at, protect(at, stored.content())
 
 
