@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.erasure import require_removal
+from eventlog.gathering import Gathering
 from eventlog.log import Log
 from eventlog.rebuild import Rebuild
 from eventlog.recount import OnProgress, Recount
@@ -31,13 +32,23 @@ class RebuildReport:
 def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     """Run the tasks in the order in which one needs the other."""
     require_removal(log, "be rebuilt")
-    recount = Recount(log.cache, log.writer.pause, progress)
-    log.writer.run(recount)
-    for role in REBUILT:
-        log.writer.run(
-            Rebuild(role, log.cache, log.writer.pause, progress, projections=log.projections)
-        )
-    keys = Recount(log.cache, log.writer.pause, progress, keys=True)
+    cache, pause, gathered = log.cache, log.writer.pause, log.views.gathered
+    recount = Recount(cache, pause, progress, gathered=gathered)
+    keys = Recount(cache, pause, progress, keys=True)
+    with gathered.using():
+        Gathering(gathered, cache, log.projections).run(log.views)
+        log.writer.run(recount)
+        for role in REBUILT:
+            log.writer.run(
+                Rebuild(
+                    role,
+                    cache,
+                    pause,
+                    progress,
+                    projections=log.projections,
+                    gathered=gathered,
+                )
+            )
     log.writer.run(keys)
     with log.views.transaction() as tables:
         record = tables.commit_record()

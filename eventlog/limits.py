@@ -80,6 +80,7 @@ LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read 
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 NAMES_MAX: Final = 65_536  # session names and rows kept
 MERGE_SESSIONS_MAX: Final = 65_536  # sessions of which it is known what is to be merged
+REBUILD_BYTES_MAX: Final = 32 * MIB  # what rebuilds keep of segments: of some 2 million events
 READ_WINDOW_POSITIONS: Final = 131_072  # positions that a global read decodes together
 PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB

@@ -103,6 +103,7 @@ def _memory(log: Log) -> dict[str, int]:
         # Sessions with loose events stay, however many these are (``hot_events``).
         "names": (len(index.states), max(index.names_max, len(index.hot))),
         "segment_cache_bytes": (log.cache.byte_count, log.cache.bytes_max),
+        "rebuild_bytes": (log.views.gathered.byte_count, log.views.gathered.bytes_max),
         "id_filter_bytes": composer.id_filter_bytes,
         "merge_sessions": (composer.merges.session_count, 2 * MERGE_SESSIONS_MAX),
         "dictionaries": (log.cache.dictionaries.count, log.cache.dictionaries.loaded_max),

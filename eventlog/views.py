@@ -18,6 +18,7 @@ from eventlog.bodies import Bodies, read_bodies
 from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
+from eventlog.gathering import Gathered
 from eventlog.index import Loose, LooseIndex, Name, SessionState
 from eventlog.newest import newest_sessions, row_at, state_at
 from eventlog.past import Past
@@ -85,6 +86,8 @@ class Views:
         self._index = index
         self._cache = cache
         self._catch_up = catch_up
+        self.gathered = Gathered()
+        cache.on_begin.append(self.gathered.begin)
         # Of sessions met by position, and the count of removals for which they are true.
         self._places: tuple[int, dict[int, tuple[Origin, int]]] = (0, {})
 

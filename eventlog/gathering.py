@@ -1,0 +1,369 @@
+"""Gathering: each segment is read once for a rebuild, and what its tables need of it is kept.
+
+It is done by whoever asked for the rebuild, in short read transactions, before the writer is
+needed: so the writer's lock is held for rows alone. What does not fit into memory, or was written
+since, is read again by the step that needs it.
+
+Invariants:
+    1. What was gathered stands for a segment while its key and checksum are the stored ones; after
+       a merge or a removal, by whatever process, they are not.
+    2. As in ``SegmentCache``: with the first transaction after a removal everything is forgotten,
+       and a read that began before it leaves nothing here.
+    3. All rebuilds of a store share it, within ``REBUILD_BYTES_MAX``; after the last one nothing
+       stays.
+    4. Whether something was gathered changes no row, only how long it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import compress
+from struct import Struct
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from eventlog.admission import id_digest
+from eventlog.errors import CorruptionError
+from eventlog.inline import InlineProjection, changes_of
+from eventlog.keys import PAIR, U64
+from eventlog.limits import MIB, REBUILD_BYTES_MAX, SLICE_US
+from eventlog.lookups import TenantSecrets
+from eventlog.record import (
+    CONTROL,
+    DIGEST_BYTES,
+    HEAD_KIND_BYTE,
+    MESSAGE,
+    Extension,
+    Flag,
+    Origin,
+    Record,
+    decode_extension,
+)
+from eventlog.rollup import ROLLS_UP, kept_in
+from eventlog.rows import KeyedResult
+from eventlog.seams import CLOCK
+from eventlog.segment import CHECKSUM_BYTES, HEAD_BYTES
+
+if TYPE_CHECKING:
+    from eventlog.rows import SessionRow
+    from eventlog.segment import Segment
+    from eventlog.tables import ReadTables, SegmentCache
+    from eventlog.views import Views
+
+WANTED: Final = ("session", "key", "id", "state")  # tables whose rows are made of segments
+READ_BYTES_MAX: Final = 1 * MIB  # decoded bytes of one read transaction: some 10 ms
+PART_BYTES: Final = 500  # that a segment's entry takes beside what was found in it
+CHANGE_BYTES: Final = 250  # that a row of ``state`` takes beside its content
+KEY_ROW: Final = Struct(f"{U64.size + DIGEST_BYTES}s48s")  # of ``key``, with its value
+ID_ENTRY: Final = Struct(f"<{DIGEST_BYTES}sQQ")  # digest, sequence, position
+_FLAGS_BYTE: Final = HEAD_KIND_BYTE + 2  # the low one, in a header
+_KEYED: Final = int(Flag.KEYED)
+_NAMED: Final = int(Flag.NAMED)
+
+
+def _marks(is_wanted: Callable[[int], object]) -> bytes:
+    """A table for ``bytes.translate``: 1 for each byte that is wanted, 0 for all others."""
+    return bytes([bool(is_wanted(byte)) for byte in range(256)])
+
+
+_HAS_KEY: Final = _marks(lambda flags: flags & _KEYED)
+_HAS_ID: Final = _marks(lambda flags: flags & _NAMED)
+_HAS_EITHER: Final = _marks(lambda flags: flags & (_KEYED | _NAMED))
+_HAS_ROLL_UP: Final = _marks(lambda flags: flags & ROLLS_UP)
+_IS_CONTROL: Final = _marks(lambda kind: kind >= CONTROL)
+_IS_PUBLIC: Final = _marks(lambda kind: kind < CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a segment tells of the session's head and last roll-up.
+
+    Attributes:
+        head: Place of the last public event, -1 for none.
+        rolled: Place of the last event after which the session rolled up, -1 for none.
+        since: Messages after that one, or all of them.
+        kept: Messages that the view showed after it; None for all, or when there is none.
+    """
+
+    head: int
+    rolled: int
+    since: int
+    kept: int | None
+
+
+NO_ENDING: Final = Ending(-1, -1, 0, None)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the derived tables need of one segment.
+
+    Attributes:
+        count: Its events.
+        keys: Rows of ``key``, see ``KEY_ROW``, joined.
+        ids: Callers' ids, see ``ID_ENTRY``, joined; oldest first.
+        changes: What its events change in ``state``.
+        change_bytes: About what the changes take.
+        ending: Head and last roll-up.
+    """
+
+    count: int
+    keys: bytes = b""
+    ids: bytes = b""
+    changes: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    change_bytes: int = 0
+    ending: Ending = NO_ENDING
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what they take in memory."""
+        return PART_BYTES + len(self.keys) + len(self.ids) + self.change_bytes
+
+
+class Reader:
+    """Takes segments apart for some of the tables.
+
+    Args:
+        projections: The inline projections.
+        pause: Lets the GIL go when the slice is used up.
+    """
+
+    def __init__(self, projections: Sequence[InlineProjection], pause: Callable[[], None]) -> None:
+        self._projections = projections
+        self._pause = pause
+        self._secrets = TenantSecrets()
+
+    def read(
+        self,
+        tables: ReadTables,
+        segment: Segment,
+        origin: Origin,
+        row: SessionRow,
+        wanted: Sequence[str],
+    ) -> Parts:
+        """The parts that some tables need.
+
+        Args:
+            tables: The transaction.
+            segment: The decoded segment.
+            origin: Its session.
+            row: The session's row.
+            wanted: The tables, ``session`` for the ending.
+
+        Raises:
+            CorruptionError: An event, or the tenant's row, is damaged.
+        """
+        parts = Parts(segment.count)
+        flags = segment.heads[_FLAGS_BYTE::HEAD_BYTES]
+        keyed, named = "key" in wanted, "id" in wanted
+        if keyed or named:
+            found = _HAS_EITHER if keyed and named else _HAS_KEY if keyed else _HAS_ID
+            self._read_marks(tables, segment, origin, row, flags.translate(found), wanted, parts)
+        if "state" in wanted and max(segment.kinds) >= CONTROL:
+            changes: dict[bytes, bytes | None] = {}
+            for place in compress(range(segment.count), segment.kinds.translate(_IS_CONTROL)):
+                event = segment.make(place, origin, Record)
+                changes.update(changes_of(self._projections, event))
+                self._pause()
+            parts.changes = changes
+            parts.change_bytes = sum([len(each or b"") for each in changes.values()])
+            parts.change_bytes += CHANGE_BYTES * len(changes)
+        if "session" in wanted:
+            parts.ending = _ending(segment, origin, flags)
+        return parts
+
+    def _read_marks(
+        self,
+        tables: ReadTables,
+        segment: Segment,
+        origin: Origin,
+        row: SessionRow,
+        found: bytes,
+        wanted: Sequence[str],
+        parts: Parts,
+    ) -> None:
+        keys: list[bytes] = []
+        ids: list[bytes] = []
+        for place in compress(range(segment.count), found):
+            event = segment.make(place, origin, Record)
+            flags = event.flags
+            marks = decode_extension(event.extension, flags, event)
+            if flags & _KEYED and "key" in wanted:
+                keys += _key_row(event, marks)
+            if flags & _NAMED and "id" in wanted:
+                secret = self._secrets.secret(tables, row.tenant_number)
+                digest = id_digest(secret, marks[Extension.ID])
+                ids.append(ID_ENTRY.pack(digest, event.sequence, event.position))
+            self._pause()
+        parts.keys, parts.ids = b"".join(keys), b"".join(ids)
+
+
+def _key_row(event: Record, marks: dict[int, object]) -> tuple[bytes, bytes]:
+    digest, content = marks[Extension.KEY_DIGEST], marks[Extension.CONTENT_DIGEST]
+    count = marks[Extension.KEY_COUNT]
+    assert type(digest) is bytes and type(content) is bytes and type(count) is int
+    sequence = event.sequence
+    key = U64.pack(event.origin.number) + digest
+    result = KeyedResult(content, sequence, sequence + count - 1, event.position + count - 1)
+    return key, result.encode(key)
+
+
+def _ending(segment: Segment, origin: Origin, flags: bytes) -> Ending:
+    rolled = flags.translate(_HAS_ROLL_UP).rfind(1)
+    kept = None
+    if rolled >= 0:
+        event = segment.make(rolled, origin, Record)
+        kept = kept_in(event.extension, event.flags, event)
+    kinds = segment.kinds
+    head = kinds.translate(_IS_PUBLIC).rfind(1)
+    return Ending(head, rolled, kinds.count(MESSAGE, rolled + 1), kept)
+
+
+class Gathered:
+    """What was gathered of segments, by their keys; any thread."""
+
+    def __init__(self, bytes_max: int = REBUILD_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.byte_count = 0
+        self._lock = Lock()
+        self._users = 0
+        self._removals = 0
+        self._parts: dict[bytes, tuple[bytes, Parts]] = {}
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """A rebuild; with the last one that ends everything goes."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._clear()
+
+    def _clear(self) -> None:
+        self._parts = {}
+        self.byte_count = 0
+
+    def begin(self, epoch: tuple[int, int]) -> None:
+        """A transaction began: forget everything when something was removed since.
+
+        Args:
+            epoch: ``CommitRecord.epoch`` of the transaction.
+        """
+        if epoch[1] > self._removals:
+            with self._lock:
+                if epoch[1] > self._removals:
+                    self._removals = epoch[1]
+                    self._clear()
+
+    def find(self, key: bytes, value: bytes) -> Parts | None:
+        """What was gathered of a segment as it is stored now, None when nothing was."""
+        found = self._parts.get(key)
+        if found is None or found[0] != value[:CHECKSUM_BYTES]:
+            return None
+        return found[1]
+
+    def add(self, tables: ReadTables, key: bytes, value: bytes, parts: Parts) -> bool:
+        """Keep what a segment holds; False when there is no room."""
+        size = parts.memory_bytes
+        with self._lock:
+            if tables.epoch[1] != self._removals or not self._users:
+                return True  # it may be of what was removed since this transaction began
+            old = self._parts.get(key)
+            if old is not None:
+                self.byte_count -= old[1].memory_bytes
+                del self._parts[key]
+            if self.byte_count + size > self.bytes_max:
+                return False
+            self._parts[key] = (value[:CHECKSUM_BYTES], parts)
+            self.byte_count += size
+        return True
+
+
+class Gathering:
+    """One walk over all segments, until all are read or there is no more room.
+
+    What is damaged is passed over: the step that needs it tells.
+    """
+
+    def __init__(
+        self, gathered: Gathered, cache: SegmentCache, projections: Sequence[InlineProjection]
+    ) -> None:
+        self._gathered = gathered
+        self._cache = cache
+        self._reader = Reader(projections, self._pause)
+        self._number = 1
+        self._sequence = 0
+        self._slice_us = CLOCK.monotonic_us()
+
+    def run(self, views: Views) -> None:
+        """Read everything, in short transactions."""
+        is_through = False
+        while not is_through:
+            with views.transaction() as tables:
+                is_through = self.step(tables)
+
+    def _pause(self) -> None:
+        """Let the GIL go once a slice is used up: the thread may be one of the store's pool."""
+        if CLOCK.monotonic_us() - self._slice_us > SLICE_US:
+            CLOCK.sleep(0)
+            self._slice_us = CLOCK.monotonic_us()
+
+    def step(self, tables: ReadTables) -> bool:
+        """Read what one transaction may; True when that was the last of it."""
+        made = tables.commit_record().sessions_made
+        self._cache.begin(tables.epoch)
+        left = READ_BYTES_MAX
+        while self._number <= made:
+            for cost in self._session(tables):
+                if not cost:
+                    return True
+                left -= cost
+                self._pause()
+                if left <= 0:
+                    return False
+            self._number, self._sequence = self._number + 1, 0
+        return True
+
+    def _session(self, tables: ReadTables) -> Iterator[int]:
+        """Read a session's segments; gives what each cost, 0 when there was no room for it."""
+        try:
+            row = tables.load_row(self._number)
+            yield PART_BYTES
+            if row.is_gone:
+                return
+            origin = Origin(self._number, row.tenant, row.name)
+            for key, value in stored_segments(tables, self._number, max(self._sequence, row.first)):
+                self._sequence = PAIR.unpack(key)[1] + 1
+                cost = PART_BYTES
+                if self._gathered.find(key, value) is None:
+                    segment = self._cache.load(tables, key, value, keep=False)
+                    cost += segment.memory_bytes
+                    parts = self._reader.read(tables, segment, origin, row, WANTED)
+                    if not self._gathered.add(tables, key, value, parts):
+                        yield 0
+                        return
+                yield cost
+        except CorruptionError:
+            return
+
+
+def stored_segments(
+    tables: ReadTables, number: int, first: int, *, reverse: bool = False
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a session's segments, from the one that holds a sequence on."""
+    with tables.segment_cursor() as cursor:
+        found = cursor.set_range(PAIR.pack(number, first))
+        while found:
+            key, value = cursor.item()
+            if len(key) != PAIR.size:
+                raise CorruptionError("key has another size", where=f"segment {key.hex()}")
+            if PAIR.unpack(key)[0] != number:
+                return
+            yield key, value
+            found = cursor.prev() if reverse else cursor.next()
