@@ -36,7 +36,8 @@ def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     recount = Recount(cache, pause, progress, gathered=gathered)
     keys = Recount(cache, pause, progress, keys=True)
     with gathered.using():
-        Gathering(gathered, cache, log.projections).run(log.views)
+        if log.writer.machine.refusal is None:  # else the first task tells
+            Gathering(gathered, cache, log.projections, progress).run(log.views)
         log.writer.run(recount)
         for role in REBUILT:
             log.writer.run(

@@ -28,7 +28,7 @@ from eventlog.admission import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.inline import InlineProjection, changes_of
 from eventlog.keys import PAIR, U64
-from eventlog.limits import MIB, REBUILD_BYTES_MAX, SLICE_US
+from eventlog.limits import MIB, REBUILD_BYTES_MAX
 from eventlog.lookups import TenantSecrets
 from eventlog.record import (
     CONTROL,
@@ -44,7 +44,7 @@ from eventlog.record import (
 from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import KeyedResult
 from eventlog.seams import CLOCK
-from eventlog.segment import CHECKSUM_BYTES, HEAD_BYTES
+from eventlog.segment import CHECKSUM_BYTES, EXTENSION_BYTE, HEAD_BYTES
 
 if TYPE_CHECKING:
     from eventlog.rows import SessionRow
@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from eventlog.tables import ReadTables, SegmentCache
     from eventlog.views import Views
 
+TABLE: Final = "segment"
 WANTED: Final = ("session", "key", "id", "state")  # tables whose rows are made of segments
 READ_BYTES_MAX: Final = 1 * MIB  # decoded bytes of one read transaction: some 10 ms
+GATHER_SLICE_US: Final = 400  # as ``SLICE_US``: it is looked at more often
 PART_BYTES: Final = 500  # that a segment's entry takes beside what was found in it
 CHANGE_BYTES: Final = 250  # that a row of ``state`` takes beside its content
 KEY_ROW: Final = Struct(f"{U64.size + DIGEST_BYTES}s48s")  # of ``key``, with its value
@@ -61,6 +63,10 @@ ID_ENTRY: Final = Struct(f"<{DIGEST_BYTES}sQQ")  # digest, sequence, position
 _FLAGS_BYTE: Final = HEAD_KIND_BYTE + 2  # the low one, in a header
 _KEYED: Final = int(Flag.KEYED)
 _NAMED: Final = int(Flag.NAMED)
+_ID: Final = int(Extension.ID)
+_KEY_DIGEST: Final = int(Extension.KEY_DIGEST)
+_CONTENT_DIGEST: Final = int(Extension.CONTENT_DIGEST)
+_KEY_COUNT: Final = int(Extension.KEY_COUNT)
 
 
 def _marks(is_wanted: Callable[[int], object]) -> bytes:
@@ -68,9 +74,11 @@ def _marks(is_wanted: Callable[[int], object]) -> bytes:
     return bytes([bool(is_wanted(byte)) for byte in range(256)])
 
 
-_HAS_KEY: Final = _marks(lambda flags: flags & _KEYED)
-_HAS_ID: Final = _marks(lambda flags: flags & _NAMED)
-_HAS_EITHER: Final = _marks(lambda flags: flags & (_KEYED | _NAMED))
+_MARKED: Final = {
+    _KEYED: _marks(lambda flags: flags & _KEYED),
+    _NAMED: _marks(lambda flags: flags & _NAMED),
+    _KEYED | _NAMED: _marks(lambda flags: flags & (_KEYED | _NAMED)),
+}
 _HAS_ROLL_UP: Final = _marks(lambda flags: flags & ROLLS_UP)
 _IS_CONTROL: Final = _marks(lambda kind: kind >= CONTROL)
 _IS_PUBLIC: Final = _marks(lambda kind: kind < CONTROL)
@@ -157,19 +165,14 @@ class Reader:
         """
         parts = Parts(segment.count)
         flags = segment.heads[_FLAGS_BYTE::HEAD_BYTES]
-        keyed, named = "key" in wanted, "id" in wanted
+        keyed = _KEYED if "key" in wanted else 0
+        named = _NAMED if "id" in wanted else 0
         if keyed or named:
-            found = _HAS_EITHER if keyed and named else _HAS_KEY if keyed else _HAS_ID
-            self._read_marks(tables, segment, origin, row, flags.translate(found), wanted, parts)
+            marked = flags.translate(_MARKED[keyed | named])
+            if 1 in marked:
+                self._read_marks(tables, segment, origin.number, row, keyed, named, marked, parts)
         if "state" in wanted and max(segment.kinds) >= CONTROL:
-            changes: dict[bytes, bytes | None] = {}
-            for place in compress(range(segment.count), segment.kinds.translate(_IS_CONTROL)):
-                event = segment.make(place, origin, Record)
-                changes.update(changes_of(self._projections, event))
-                self._pause()
-            parts.changes = changes
-            parts.change_bytes = sum([len(each or b"") for each in changes.values()])
-            parts.change_bytes += CHANGE_BYTES * len(changes)
+            self._read_changes(segment, origin, parts)
         if "session" in wanted:
             parts.ending = _ending(segment, origin, flags)
         return parts
@@ -178,36 +181,55 @@ class Reader:
         self,
         tables: ReadTables,
         segment: Segment,
-        origin: Origin,
+        number: int,
         row: SessionRow,
-        found: bytes,
-        wanted: Sequence[str],
+        keyed: int,
+        named: int,
+        marked: bytes,
         parts: Parts,
     ) -> None:
+        """Keys and ids, of the events that are marked."""
         keys: list[bytes] = []
         ids: list[bytes] = []
-        for place in compress(range(segment.count), found):
-            event = segment.make(place, origin, Record)
-            flags = event.flags
-            marks = decode_extension(event.extension, flags, event)
-            if flags & _KEYED and "key" in wanted:
-                keys += _key_row(event, marks)
-            if flags & _NAMED and "id" in wanted:
-                secret = self._secrets.secret(tables, row.tenant_number)
-                digest = id_digest(secret, marks[Extension.ID])
-                ids.append(ID_ENTRY.pack(digest, event.sequence, event.position))
+        before = U64.pack(number)
+        first = segment.first_sequence
+        secret = self._secrets.secret(tables, row.tenant_number) if named else b""
+        for place in compress(range(segment.count), marked):
+            sequence, position = first + place, segment.position(place)
+            flags = segment.flags(place)
+            where = f"session {number}/{sequence}"
+            marks = decode_extension(_extension(segment, place, where), flags, where)
+            if flags & keyed:
+                key = before + marks[_KEY_DIGEST]
+                more = marks[_KEY_COUNT] - 1
+                keys += (
+                    key,
+                    KeyedResult(
+                        marks[_CONTENT_DIGEST], sequence, sequence + more, position + more
+                    ).encode(key),
+                )
+            if flags & named:
+                ids.append(ID_ENTRY.pack(id_digest(secret, marks[_ID]), sequence, position))
             self._pause()
         parts.keys, parts.ids = b"".join(keys), b"".join(ids)
 
+    def _read_changes(self, segment: Segment, origin: Origin, parts: Parts) -> None:
+        changes: dict[bytes, bytes | None] = {}
+        for place in compress(range(segment.count), segment.kinds.translate(_IS_CONTROL)):
+            changes.update(changes_of(self._projections, segment.make(place, origin, Record)))
+            self._pause()
+        parts.changes = changes
+        parts.change_bytes = sum([len(each or b"") for each in changes.values()])
+        parts.change_bytes += CHANGE_BYTES * len(changes)
 
-def _key_row(event: Record, marks: dict[int, object]) -> tuple[bytes, bytes]:
-    digest, content = marks[Extension.KEY_DIGEST], marks[Extension.CONTENT_DIGEST]
-    count = marks[Extension.KEY_COUNT]
-    assert type(digest) is bytes and type(content) is bytes and type(count) is int
-    sequence = event.sequence
-    key = U64.pack(event.origin.number) + digest
-    result = KeyedResult(content, sequence, sequence + count - 1, event.position + count - 1)
-    return key, result.encode(key)
+
+def _extension(segment: Segment, place: int, where: str) -> bytes:
+    at = place * HEAD_BYTES + EXTENSION_BYTE
+    size = int.from_bytes(segment.heads[at : at + 4], "little")
+    start = segment.starts[place]
+    if start + size > segment.starts[place + 1]:
+        raise CorruptionError("extension is longer than its record", where=where)
+    return segment.tails[start : start + size]
 
 
 def _ending(segment: Segment, origin: Origin, flags: bytes) -> Ending:
@@ -269,8 +291,10 @@ class Gathered:
         return found[1]
 
     def add(self, tables: ReadTables, key: bytes, value: bytes, parts: Parts) -> bool:
-        """Keep what a segment holds; False when there is no room."""
+        """Keep what a segment holds; False when there is no room for more."""
         size = parts.memory_bytes
+        if size * 4 > self.bytes_max:
+            return True  # alone it would take the room of many; it is read again
         with self._lock:
             if tables.epoch[1] != self._removals or not self._users:
                 return True  # it may be of what was removed since this transaction began
@@ -292,11 +316,16 @@ class Gathering:
     """
 
     def __init__(
-        self, gathered: Gathered, cache: SegmentCache, projections: Sequence[InlineProjection]
+        self,
+        gathered: Gathered,
+        cache: SegmentCache,
+        projections: Sequence[InlineProjection],
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._gathered = gathered
         self._cache = cache
         self._reader = Reader(projections, self._pause)
+        self._progress = progress
         self._number = 1
         self._sequence = 0
         self._slice_us = CLOCK.monotonic_us()
@@ -306,35 +335,40 @@ class Gathering:
         is_through = False
         while not is_through:
             with views.transaction() as tables:
-                is_through = self.step(tables)
+                is_through, made = self.step(tables)
+            if self._progress is not None:
+                self._progress(TABLE, min(self._number - 1, made), made)
 
     def _pause(self) -> None:
         """Let the GIL go once a slice is used up: the thread may be one of the store's pool."""
-        if CLOCK.monotonic_us() - self._slice_us > SLICE_US:
+        if CLOCK.monotonic_us() - self._slice_us > GATHER_SLICE_US:
             CLOCK.sleep(0)
             self._slice_us = CLOCK.monotonic_us()
 
-    def step(self, tables: ReadTables) -> bool:
-        """Read what one transaction may; True when that was the last of it."""
+    def step(self, tables: ReadTables) -> tuple[bool, int]:
+        """Read what one transaction may; whether that was the last of it, and of how many."""
         made = tables.commit_record().sessions_made
         self._cache.begin(tables.epoch)
         left = READ_BYTES_MAX
         while self._number <= made:
             for cost in self._session(tables):
                 if not cost:
-                    return True
+                    return True, made
                 left -= cost
                 self._pause()
                 if left <= 0:
-                    return False
+                    return False, made
             self._number, self._sequence = self._number + 1, 0
-        return True
+            left -= PART_BYTES
+            self._pause()
+            if left <= 0:
+                return False, made
+        return True, made
 
     def _session(self, tables: ReadTables) -> Iterator[int]:
         """Read a session's segments; gives what each cost, 0 when there was no room for it."""
         try:
             row = tables.load_row(self._number)
-            yield PART_BYTES
             if row.is_gone:
                 return
             origin = Origin(self._number, row.tenant, row.name)

@@ -248,7 +248,7 @@ class Rebuild:
         """Note the rows that a segment's events make; gives what they count, in rows."""
         if self.role == "state":
             self._inline.add(parts.changes)
-            return len(parts.changes) + parts.change_bytes // ROW_BYTES
+            return max(len(parts.changes), parts.change_bytes // ROW_BYTES)
         before = len(rows) + len(entries)
         if self.role == "key":
             for some in _slices(parts.keys, KEY_ROW.size):
