@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from engine.erasure import require_removal
 from eventlog.gathering import Gathering
+from eventlog.limits import FINE_SLICE_US
 from eventlog.log import Log
 from eventlog.rebuild import Rebuild
 from eventlog.recount import OnProgress, Recount
@@ -32,9 +34,10 @@ class RebuildReport:
 def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     """Run the tasks in the order in which one needs the other."""
     require_removal(log, "be rebuilt")
-    cache, pause, gathered = log.cache, log.writer.pause, log.views.gathered
+    cache, gathered = log.cache, log.views.gathered
+    pause = partial(log.writer.pause, FINE_SLICE_US)
     recount = Recount(cache, pause, progress, gathered=gathered)
-    keys = Recount(cache, pause, progress, keys=True)
+    keys = Recount(cache, pause, progress, keys=True, gathered=gathered)
     with gathered.using():
         if log.writer.machine.refusal is None:  # else the first task tells
             Gathering(gathered, cache, log.projections, progress).run(log.views)
@@ -50,7 +53,7 @@ def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
                     gathered=gathered,
                 )
             )
-    log.writer.run(keys)
+        log.writer.run(keys)
     with log.views.transaction() as tables:
         record = tables.commit_record()
     return RebuildReport(recount.events, record.sessions, REBUILT, recount.changed + keys.changed)

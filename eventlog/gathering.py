@@ -28,7 +28,7 @@ from eventlog.admission import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.inline import InlineProjection, changes_of
 from eventlog.keys import PAIR, U64
-from eventlog.limits import MIB, REBUILD_BYTES_MAX
+from eventlog.limits import FINE_SLICE_US, MIB, REBUILD_BYTES_MAX
 from eventlog.lookups import TenantSecrets
 from eventlog.record import (
     CONTROL,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 TABLE: Final = "segment"
 WANTED: Final = ("session", "key", "id", "state")  # tables whose rows are made of segments
 READ_BYTES_MAX: Final = 1 * MIB  # decoded bytes of one read transaction: some 10 ms
-GATHER_SLICE_US: Final = 400  # as ``SLICE_US``: it is looked at more often
 PART_BYTES: Final = 500  # that a segment's entry takes beside what was found in it
+SESSION_BYTES: Final = 800  # that a session's row takes beside its names and opening facts
 CHANGE_BYTES: Final = 250  # that a row of ``state`` takes beside its content
 KEY_ROW: Final = Struct(f"{U64.size + DIGEST_BYTES}s48s")  # of ``key``, with its value
 ID_ENTRY: Final = Struct(f"<{DIGEST_BYTES}sQQ")  # digest, sequence, position
@@ -253,6 +253,7 @@ class Gathered:
         self._users = 0
         self._removals = 0
         self._parts: dict[bytes, tuple[bytes, Parts]] = {}
+        self._rows: dict[int, tuple[bytes, SessionRow]] = {}
 
     @contextmanager
     def using(self) -> Iterator[None]:
@@ -268,7 +269,7 @@ class Gathered:
                     self._clear()
 
     def _clear(self) -> None:
-        self._parts = {}
+        self._parts, self._rows = {}, {}
         self.byte_count = 0
 
     def begin(self, epoch: tuple[int, int]) -> None:
@@ -308,6 +309,31 @@ class Gathered:
             self.byte_count += size
         return True
 
+    def load_row(self, tables: ReadTables, number: int) -> SessionRow:
+        """A session's row, decoded when it is another one than before; not to be changed.
+
+        Raises:
+            CorruptionError: It is missing or damaged.
+        """
+        value = tables.transaction.get(U64.pack(number), db=tables.tables["session"])
+        if value is None:
+            return tables.load_row(number)  # raises
+        kept = self._rows.get(number)
+        if kept is not None and kept[0] == value:
+            return kept[1]
+        row = tables.load_row(number)
+        with self._lock:
+            size = SESSION_BYTES + 2 * len(value)
+            if (
+                number not in self._rows
+                and tables.epoch[1] == self._removals
+                and self._users
+                and self.byte_count + size <= self.bytes_max
+            ):
+                self._rows[number] = (value, row)
+                self.byte_count += size
+        return row
+
 
 class Gathering:
     """One walk over all segments, until all are read or there is no more room.
@@ -341,7 +367,7 @@ class Gathering:
 
     def _pause(self) -> None:
         """Let the GIL go once a slice is used up: the thread may be one of the store's pool."""
-        if CLOCK.monotonic_us() - self._slice_us > GATHER_SLICE_US:
+        if CLOCK.monotonic_us() - self._slice_us > FINE_SLICE_US:
             CLOCK.sleep(0)
             self._slice_us = CLOCK.monotonic_us()
 
@@ -368,7 +394,7 @@ class Gathering:
     def _session(self, tables: ReadTables) -> Iterator[int]:
         """Read a session's segments; gives what each cost, 0 when there was no room for it."""
         try:
-            row = tables.load_row(self._number)
+            row = self._gathered.load_row(tables, self._number)
             if row.is_gone:
                 return
             origin = Origin(self._number, row.tenant, row.name)

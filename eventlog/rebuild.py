@@ -171,7 +171,7 @@ class Rebuild:
         left = STEP_BYTES_MAX
         last = min(record.sessions_made, number + STEP_SESSIONS_MAX - 1)
         while number <= last and left > 0:
-            row = tables.load_row(number)
+            row = self._gathered.load_row(tables, number)
             left -= 2 * ROW_BYTES
             if self.role in ("name", "activity"):
                 rows += _rows_of(self.role, number, row)

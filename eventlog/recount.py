@@ -76,7 +76,7 @@ class Recount:
         self._cache.begin(tables.epoch)
         rows: list[tuple[bytes, SessionRow]] = []
         while self._next <= record.sessions_made and self._left > 0:
-            row = tables.load_row(self._next)
+            row = self._gathered.load_row(tables, self._next)
             self._is_full(2 * ROW_BYTES)
             if not row.is_gone:
                 counted = self._go_on(tables, row)

@@ -201,6 +201,24 @@ def test_a_read_from_before_a_removal_leaves_nothing(filled: Store) -> None:
         assert gathered.find(key, value) is None
 
 
+def test_a_row_that_changed_is_decoded_again(filled: Store) -> None:
+    gathered = filled._log.views.gathered
+    session = filled.tenant("t1").session("s1")
+    with gathered.using():
+        gather(filled)
+        for number in range(2):
+            session.append_many([said("more")] * 10).result()
+            filled.flush()
+            for _ in range(2):
+                with filled._log.views.transaction() as tables:
+                    tables.commit_record()
+                    row = gathered.load_row(tables, 2)
+                    assert row == tables.load_row(2), number
+        with filled._log.views.transaction() as tables:
+            with pytest.raises(CorruptionError, match="row is missing"):
+                gathered.load_row(tables, 1_000)
+
+
 def test_what_nobody_uses_is_not_kept(filled: Store) -> None:
     gathered = gather(filled)
     assert gathered.byte_count == 0
