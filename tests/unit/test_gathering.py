@@ -214,9 +214,9 @@ def test_a_row_that_changed_is_decoded_again(filled: Store) -> None:
                     tables.commit_record()
                     row = gathered.load_row(tables, 2)
                     assert row == tables.load_row(2), number
-        with filled._log.views.transaction() as tables:
-            with pytest.raises(CorruptionError, match="row is missing"):
-                gathered.load_row(tables, 1_000)
+        missing = pytest.raises(CorruptionError, match="row is missing")
+        with filled._log.views.transaction() as tables, missing:
+            gathered.load_row(tables, 1_000)
 
 
 def test_what_nobody_uses_is_not_kept(filled: Store) -> None:
