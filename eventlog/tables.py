@@ -413,7 +413,7 @@ class WriteTables(ReadTables):
     def put_spare(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Store rows of a table's next generation; keys rising."""
         if items:
-            self._put_many(SPARE, items)
+            self._put_rising(SPARE, items)
 
     def put_options(self, encoded: bytes) -> None:
         """Store the options."""
