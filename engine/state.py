@@ -22,7 +22,6 @@ from eventlog.index import Name
 from eventlog.inline import state_key
 from eventlog.limits import STATE_PAGE_EVENTS
 from eventlog.past import Past
-from eventlog.rows import expose
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -108,9 +107,9 @@ def _fold_of_rows(past: Past, sequence: int) -> Fold:
         return Fold(sequence)
     prefix = state_key(past.view.origin.number, PROJECTION)
     variables = {}
-    for key, value in past.tables.rows("state", prefix):
+    for key, content in past.tables.contents("state", prefix):
         where = f"state {key.hex()}"
-        stored = decode_row(expose(key, value, where), where)
+        stored = decode_row(content, where)
         if key != prefix + subkey_of(stored.key):
             raise CorruptionError("holds another variable", where=where)
         variables[stored.key] = stored
