@@ -45,7 +45,8 @@ lint: $(STAMP) ## check style, types and who imports whom
 	$(BIN)/lint-imports --no-cache
 
 crash: $(STAMP) ## kill, cut power and break files, CYCLES times each (default 60)
-	$(BIN)/python -m pytest -q -m "crash or slow" --crash-cycles=$(CYCLES) --benchmark-disable $(ARGS)
+	$(BIN)/python -m pytest -q -m "crash or slow" --crash-cycles=$(CYCLES) --benchmark-disable \
+		-o faulthandler_timeout=0 $(ARGS)
 
 flips: $(STAMP) ## flip every bit of a store in turn, for hours: ARGS="--every 9 --bits 1"
 	$(BIN)/python -m tests.crash.flips $(ARGS)

@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from engine import naming
@@ -24,11 +23,10 @@ from engine.variables import StoredVariable, Variable, decode_row, subkey_of
 from eventlog.branching import BranchProjection, encode_branches, rows_of_base, split_key
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError, UsageError
 from eventlog.index import Name
-from eventlog.inline import state_key
+from eventlog.keys import U64
 from eventlog.limits import STATE_PAGE_EVENTS
 from eventlog.past import Past
 from eventlog.record import BASE
-from eventlog.rows import expose
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -119,30 +117,34 @@ def _fold_of_rows(past: Past, sequence: int) -> Fold:
     if not past.tables.has("state"):
         return Fold(sequence)
     number = past.view.origin.number
+    prefix = U64.pack(number)
     spaces: dict[Space, dict[str, StoredVariable]] = {}
-    for space in Space:
-        values: dict[str, StoredVariable] = {}
-        for subkey, content, where in _rows(past, state_key(number, space)):
-            stored = decode_row(content, where)
-            if subkey != subkey_of(stored.key):
-                raise CorruptionError("holds another variable", where=where)
-            values[stored.key] = stored
-        if values:
-            spaces[space] = values
     names: dict[str, BranchName] = {}
-    for subkey, content, where in _rows(past, state_key(number, naming.PROJECTION)):
-        name = naming.decode_row(content, where)
-        if subkey != naming.subkey_of(name.name):
-            raise CorruptionError("holds another name", where=where)
-        names[name.name] = name
+    for key, content in past.tables.contents("state", prefix):
+        where = f"state {key.hex()}"
+        if len(key) <= len(prefix):
+            raise CorruptionError("key has another size", where=where)
+        projection, subkey = key[len(prefix)], key[len(prefix) + 1 :]
+        if projection == naming.PROJECTION:
+            name = naming.decode_row(content, where)
+            names[name.name] = name
+            wanted = naming.subkey_of(name.name)
+        elif projection != BRANCHES.number:
+            stored = decode_row(content, where)
+            spaces.setdefault(_space(projection, where), {})[stored.key] = stored
+            wanted = subkey_of(stored.key)
+        else:
+            continue
+        if subkey != wanted:
+            raise CorruptionError("holds another variable", where=where)
     return make_fold(sequence, spaces, names)
 
 
-def _rows(past: Past, prefix: bytes) -> Iterator[tuple[bytes, bytes, str]]:
-    """Subkey and content of rows, and where they lie."""
-    for key, value in past.tables.rows("state", prefix):
-        where = f"state {key.hex()}"
-        yield key[len(prefix) :], expose(key, value, where), where
+def _space(projection: int, where: str) -> Space:
+    try:
+        return Space(projection)
+    except ValueError as error:
+        raise CorruptionError("is of no space", where=where) from error
 
 
 def read_tree(store: Store, name: Name, stop: int, number: int) -> dict[str, Any]:

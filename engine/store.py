@@ -485,8 +485,8 @@ class Store(Tenant, Upkeep):
 
         Args:
             progress: Called after each step with a table's name, the sessions that are through
-                for it, and how many there are; on the writer's thread, so keep it short. What it
-                raises stops the rebuild and is raised here.
+                for it, and how many there are; mostly on the writer's thread, so keep it short.
+                What it raises stops the rebuild and is raised here.
 
         Raises:
             FormatVersionError: The store has format version 1.
@@ -496,7 +496,7 @@ class Store(Tenant, Upkeep):
         return telling(progress, lambda tell: rebuild(self._log, tell))
 
     async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
-        """``rebuild`` on the store's pool; ``progress`` is called on the writer's thread."""
+        """``rebuild`` on the store's pool; ``progress`` is called on threads of the store."""
         return await self._on_pool(self.rebuild, progress)
 
     async def check_async(self) -> CheckReport:

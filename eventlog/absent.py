@@ -3,13 +3,15 @@
 A flipped bit in a key hides its row from whoever looks for it, and leaves it where it was: a search
 for the key that it had ends right before it or right behind it, because all other keys of that page
 are in order. So a miss counts only when the rows on both sides are whole, as each row's checksum
-covers its key.
+covers its key. Rows of a range are missed in the same way: the first ones, or the last, or all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from eventlog.errors import CorruptionError
 from eventlog.rows import expose
 
 
@@ -30,8 +32,49 @@ def require_absent(transaction: Any, db: Any, table: str, key: bytes) -> None:
         if found:
             _require_whole(table, *cursor.item())
         if cursor.prev() if found else cursor.last():
-            _require_whole(table, *cursor.item())
+            require_before(table, key, *cursor.item())
 
 
-def _require_whole(table: str, key: bytes, value: bytes) -> None:
-    expose(bytes(key), bytes(value), f"{table} {bytes(key).hex()}")
+def rows_of_range(
+    transaction: Any, db: Any, table: str, prefix: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and contents of all plain rows whose keys begin with a prefix, in key order.
+
+    Args:
+        transaction: The transaction.
+        db: The named database.
+        table: How it is called in errors.
+        prefix: What the keys begin with; not empty.
+
+    Raises:
+        CorruptionError: A row is damaged, or one beside the range, which may belong in it.
+    """
+    with transaction.cursor(db) as cursor:
+        found = cursor.set_range(prefix)
+        if cursor.prev() if found else cursor.last():
+            require_before(table, prefix, *cursor.item())
+            found = cursor.next()
+        elif found:
+            cursor.first()
+        while found:
+            key, value = cursor.item()
+            content = _require_whole(table, key, value)
+            if not key.startswith(prefix):
+                return
+            yield key, content
+            found = cursor.next()
+
+
+def require_before(table: str, key: bytes, before: bytes, value: bytes) -> None:
+    """Check the row that lies before a key.
+
+    Raises:
+        CorruptionError: It is damaged, or not before the key.
+    """
+    _require_whole(table, before, value)
+    if before >= key:
+        raise CorruptionError("is not in the order of keys", where=f"{table} {before.hex()}")
+
+
+def _require_whole(table: str, key: bytes, value: bytes) -> bytes:
+    return expose(key, value, f"{table} {key.hex()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eventlog.absent import require_absent
 from eventlog.branching import (
     PROJECTION,
     Branching,
@@ -60,10 +61,9 @@ def sealed_branches(tables: ReadTables, number: int) -> Rows:
     """All branches of a session that its rows tell of."""
     found: Rows = {}
     prefix = state_key(number, PROJECTION)
-    for key, value in tables.rows("state", prefix):
+    for key, content in tables.contents("state", prefix):
         where = f"state {key.hex()}"
         is_opening, branch = split_key(key[len(prefix) :], where)
-        content = expose(key, value, where)
         before = found.get(branch, (None, None))
         if is_opening:
             found[branch] = (decode_opening(content, where), before[1])
@@ -77,7 +77,10 @@ def _content(tables: ReadTables, number: int, subkey: bytes) -> bytes | None:
         return None
     key = state_key(number, PROJECTION, subkey)
     value = tables.transaction.get(key, db=tables.tables["state"])
-    return None if value is None else expose(key, value, f"state {key.hex()}")
+    if value is None:
+        require_absent(tables.transaction, tables.tables["state"], "state", key)
+        return None
+    return expose(key, value, f"state {key.hex()}")
 
 
 def _where(number: int, branch: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from eventlog.absent import require_absent
 from eventlog.ack import Version
 from eventlog.admission import id_digest
 from eventlog.blobtable import References
@@ -142,6 +143,7 @@ class TransactionLookups:
         key = state_key(state.number, version.projection, version.subkey)
         value = self._tables.transaction.get(key, db=self._tables.tables["state"])
         if value is None:
+            require_absent(self._tables.transaction, self._tables.tables["state"], "state", key)
             return -1
         where = f"state {key.hex()}"
         return self._projection(version).sequence_of(expose(key, value, where))

@@ -23,30 +23,19 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from eventlog import roles
-from eventlog.admission import id_digest
-from eventlog.decoded import HEAD_BYTES
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
-from eventlog.inline import InlineProjection, InlineRows, base_of, changes_of, state_key
+from eventlog.gathering import ID_ENTRY, KEY_ROW, Gathered, Parts, Reader, stored_segments
+from eventlog.inline import InlineProjection, InlineRows, base_of, state_key
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.limits import COMMIT_MERGE_BYTES_MAX
-from eventlog.record import (
-    BASE,
-    CONTROL,
-    HEAD_KIND_BYTE,
-    Extension,
-    Flag,
-    Origin,
-    Record,
-    decode_extension,
-)
+from eventlog.record import BASE, Origin, Record
 from eventlog.recount import ROW_BYTES, STEP_BYTES_MAX, OnProgress
 from eventlog.roles import SPARE
 from eventlog.rows import KeyedResult, SessionRow, expose, protect
 from eventlog.segment import SegmentPrefix
 
 if TYPE_CHECKING:
-    from eventlog.decoded import Segment
     from eventlog.rows import CommitRecord
     from eventlog.segmentcache import SegmentCache
     from eventlog.tables import ReadTables, WriteTables
@@ -56,8 +45,6 @@ STEP_SESSIONS_MAX: Final = 2_048
 PUT_SLICE: Final = 256  # rows between two looks at the clock
 KEY_ROW_BYTES: Final = U64.size + 16  # of a key in ``key``
 _PROGRESS: Final = Struct("<QQQ")
-_FLAGGED: Final = {"key": int(Flag.KEYED), "id": int(Flag.NAMED)}
-_FLAGS_BYTE: Final = HEAD_KIND_BYTE + 2  # the low one, in a header
 _CONTROLS_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
 
 Rows = list[tuple[bytes, bytes]]
@@ -115,6 +102,7 @@ class Rebuild:
         progress: OnProgress | None = None,
         *,
         projections: Sequence[InlineProjection],
+        gathered: Gathered | None = None,
     ) -> None:
         self.role = role
         self.events = 0
@@ -124,6 +112,8 @@ class Rebuild:
         self._pause = pause
         self._progress = progress
         self._projections = projections
+        self._gathered = gathered or Gathered()
+        self._reader = Reader(projections, pause)
         self._inline = InlineRows(projections, pause)
         self._old: int | None = None  # which database served when it had its first own turn
 
@@ -162,12 +152,18 @@ class Rebuild:
     def _of(self, role: str) -> Rebuild:
         """The task for another table."""
         return Rebuild(
-            role, self._cache, self._pause, self._progress, projections=self._projections
+            role,
+            self._cache,
+            self._pause,
+            self._progress,
+            projections=self._projections,
+            gathered=self._gathered,
         )
 
     def _go_on(self, tables: WriteTables, record: CommitRecord, start: Progress) -> Progress:
         """Write the rows of the next sessions."""
         number, sequence, copied = start.session, start.sequence, start.key
+        self._cache.begin(tables.epoch)
         if not number:
             return self._name_tenants(tables, record, start)
         rows: Rows = []
@@ -176,7 +172,7 @@ class Rebuild:
         left = STEP_BYTES_MAX
         last = min(record.sessions_made, number + STEP_SESSIONS_MAX - 1)
         while number <= last and left > 0:
-            row = tables.load_row(number)
+            row = self._gathered.load_row(tables, number)
             left -= 2 * ROW_BYTES
             if self.role in ("name", "activity"):
                 rows += _rows_of(self.role, number, row)
@@ -188,15 +184,10 @@ class Rebuild:
                     base = self._base(tables, number, row)
                     self._inline.add(base)
                     left -= ROW_BYTES * len(base)
-                for stop, prefix, segment in self._segments(tables, number, row, sequence):
-                    self.events += prefix.count
+                for stop, parts, cost in self._segments(tables, number, row, sequence):
+                    self.events += parts.count
                     sequence = stop
-                    left -= ROW_BYTES
-                    if segment is not None:
-                        made = len(rows) + len(entries)
-                        self._take(tables, number, row, segment, start.floor, rows, entries)
-                        made = len(rows) + len(entries) - made
-                        left -= segment.memory_bytes + ROW_BYTES * made
+                    left -= cost + ROW_BYTES * self._take(number, parts, start.floor, rows, entries)
                     self._pause()
                     if left <= 0 and sequence < row.sealed:
                         break
@@ -221,61 +212,60 @@ class Rebuild:
         return Progress(number, sequence, start.floor, copied)
 
     def _put(self, tables: WriteTables, rows: Rows) -> None:
-        rows.sort()
+        rows = sorted(dict(rows).items())
         for start in range(0, len(rows), PUT_SLICE):
             tables.put_spare(rows[start : start + PUT_SLICE])
             self._pause()
 
     def _segments(
         self, tables: ReadTables, number: int, row: SessionRow, sequence: int
-    ) -> Iterator[tuple[int, SegmentPrefix, Segment | None]]:
-        """A session's segments from a sequence on, decoded where they may hold what is wanted.
-
-        Gives the sequence after each, too.
-        """
+    ) -> Iterator[tuple[int, Parts, int]]:
+        """A session's segments from a sequence on: the next sequence, the parts and their cost."""
         first = max(sequence, row.first)
         if first >= row.sealed:
             return
-        only_controls = self.role == "state"
-        for prefix, key, value in _prefixes(tables, number, first):
-            segment = None
-            if not only_controls or prefix.kinds & _CONTROLS_BIT:
-                segment = self._cache.load(tables, key, value, keep=False)
-            yield PAIR.unpack(key)[1] + 1, prefix, segment
+        origin = Origin(number, row.tenant, row.name)
+        for key, value in stored_segments(tables, number, first):
+            cost = ROW_BYTES
+            parts = self._gathered.find(key, value)
+            if parts is not None and self.role == "state" and row.branches and not parts.branches:
+                parts = None  # gathered while the session was linear
+            if parts is None:
+                prefix = SegmentPrefix.unpack(key, value)
+                if self.role == "state" and not (prefix.kinds & _CONTROLS_BIT or row.branches):
+                    parts = Parts(prefix.count)
+                else:
+                    segment = self._cache.load(tables, key, value, keep=False)
+                    cost += segment.memory_bytes
+                    parts = self._reader.read(tables, segment, origin, row, (self.role,))
+            yield PAIR.unpack(key)[1] + 1, parts, cost
 
     def _take(
         self,
-        tables: ReadTables,
         number: int,
-        row: SessionRow,
-        segment: Segment,
+        parts: Parts,
         floor: int,
         rows: Rows,
         entries: list[tuple[bytes, int, int]],
-    ) -> None:
-        """Note the rows that a segment's events make."""
-        origin = Origin(number, row.tenant, row.name)
+    ) -> int:
+        """Note the rows that a segment's events make; gives what they count, in rows."""
         if self.role == "state":
-            for place, kind in enumerate(segment.kinds):
-                if kind >= CONTROL:
-                    event = segment.make(place, origin, Record)
-                    self._inline.add(changes_of(self._projections, event))
-                    self._pause()
-            return
-        flag = _FLAGGED[self.role]
-        secret = b""
-        for place, flags in enumerate(segment.heads[_FLAGS_BYTE::HEAD_BYTES]):
-            if not flags & flag:
-                continue
-            event = segment.make(place, origin, Record)
-            if self.role == "key":
-                marks = decode_extension(event.extension, event.flags, event)
-                rows.append(_key_row(number, event, marks))
-            elif event.position < floor:
-                marks = decode_extension(event.extension, event.flags, event)
-                secret = secret or tables.load_tenant(row.tenant_number).secret
-                entries.append((id_digest(secret, marks[Extension.ID]), number, event.sequence))
-            self._pause()
+            self._inline.add(parts.changes)
+            return max(len(parts.changes), parts.change_bytes // ROW_BYTES)
+        before = len(rows) + len(entries)
+        if self.role == "key":
+            for some in _slices(parts.keys, KEY_ROW.size):
+                rows += KEY_ROW.iter_unpack(some)
+                self._pause()
+        else:
+            for some in _slices(parts.ids, ID_ENTRY.size):
+                entries += [
+                    (digest, number, sequence)
+                    for digest, sequence, position in ID_ENTRY.iter_unpack(some)
+                    if position < floor
+                ]
+                self._pause()
+        return len(rows) + len(entries) - before
 
     def _base(
         self, tables: ReadTables, number: int, row: SessionRow
@@ -300,11 +290,11 @@ class Rebuild:
         """What the base events of the last purge hold, which follow each other; None if loose."""
         origin = Origin(number, row.tenant, row.name)
         found: dict[bytes, bytes | None] | None = None
-        for prefix, key, value in _prefixes(tables, number, row.sealed - 1, reverse=True):
+        for key, value in stored_segments(tables, number, row.sealed - 1, reverse=True):
             self._pause()
             if PAIR.unpack(key)[1] < row.first:
                 break
-            if not prefix.kinds & _CONTROLS_BIT:
+            if not SegmentPrefix.unpack(key, value).kinds & _CONTROLS_BIT:
                 if found is not None:
                     break
                 continue
@@ -361,20 +351,11 @@ class Rebuild:
         return Progress(1, 0, start.floor)
 
 
-def _prefixes(
-    tables: ReadTables, number: int, first: int, *, reverse: bool = False
-) -> Iterator[tuple[SegmentPrefix, bytes, bytes]]:
-    """Prefix, key and value of a session's segments, from the one of a sequence on."""
-    with tables.segment_cursor() as cursor:
-        found = cursor.set_range(PAIR.pack(number, first))
-        while found:
-            key, value = cursor.item()
-            if len(key) != PAIR.size:
-                raise CorruptionError("key has another size", where=f"segment {key.hex()}")
-            if PAIR.unpack(key)[0] != number:
-                return
-            yield SegmentPrefix.unpack(key, value), key, value
-            found = cursor.prev() if reverse else cursor.next()
+def _slices(joined: bytes, size: int) -> Iterator[bytes]:
+    """Pieces of at most ``PUT_SLICE`` items of a size."""
+    step = PUT_SLICE * size
+    for start in range(0, len(joined), step):
+        yield joined[start : start + step]
 
 
 def _put_progress(tables: WriteTables, progress: Progress) -> None:
@@ -390,13 +371,3 @@ def _rows_of(role: str, number: int, row: SessionRow) -> Rows:
     else:
         key = PAIR.pack(row.tenant_number, U64_MAX - row.last_position)
     return [(key, protect(key, U64.pack(number)))]
-
-
-def _key_row(number: int, event: Record, marks: dict[int, object]) -> tuple[bytes, bytes]:
-    digest, content = marks[Extension.KEY_DIGEST], marks[Extension.CONTENT_DIGEST]
-    count = marks[Extension.KEY_COUNT]
-    assert type(digest) is bytes and type(content) is bytes and type(count) is int
-    last = event.sequence + count - 1
-    key = U64.pack(number) + digest
-    result = KeyedResult(content, event.sequence, last, event.position + count - 1)
-    return key, result.encode(key)

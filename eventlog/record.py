@@ -365,29 +365,29 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
     """
     marks = decode_marks(extension, where=where) if extension else {}
     for key, value in marks.items():
-        if type(value) is not _MARK_TYPES.get(key, type(value)):
+        kind = _TYPES.get(key)
+        if kind is not None and type(value) is not kind:
             raise CorruptionError(f"extension has a wrong value under {key}", where=str(where))
-    if bool(flags & _NAMED) is not (_ID in marks):
+    if (flags & _NAMED != 0) is not (_ID in marks):
         raise CorruptionError("extension and flags disagree about an id", where=str(where))
-    if bool(flags & _HAS_BLOBS) is not (_BLOBS in marks):
+    if (flags & _HAS_BLOBS != 0) is not (_BLOBS in marks):
         raise CorruptionError("extension and flags disagree about blobs", where=str(where))
     if flags & _HAS_BLOBS and not _are_addresses(marks[_BLOBS]):
         raise CorruptionError("extension does not hold addresses of blobs", where=str(where))
-    if flags & _KEYED or _KEY_DIGEST in marks:
-        digests = (marks.get(_KEY_DIGEST, b""), marks.get(_CONTENT_DIGEST, b""))
-        count = marks.get(_KEY_COUNT, 0)
-        if (
-            not flags & _KEYED
-            or any([len(digest) != DIGEST_BYTES for digest in digests])
-            or not 1 <= count <= BATCH_EVENTS_MAX
-        ):
-            raise CorruptionError("extension does not hold a whole key", where=str(where))
+    if (flags & _KEYED or _KEY_DIGEST in marks) and (
+        not flags & _KEYED
+        or len(marks.get(_KEY_DIGEST, b"")) != DIGEST_BYTES
+        or len(marks.get(_CONTENT_DIGEST, b"")) != DIGEST_BYTES
+        or not 1 <= marks.get(_KEY_COUNT, 0) <= BATCH_EVENTS_MAX
+    ):
+        raise CorruptionError("extension does not hold a whole key", where=str(where))
     return marks
 
 
 _OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
 _STRUCTURE: Final = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
 _VOID: Final = int(Flag.VOID)
+_TYPES: Final = {int(key): kind for key, kind in _MARK_TYPES.items()}  # of plain, quicker keys
 _ID: Final = int(Extension.ID)
 _KEY_DIGEST: Final = int(Extension.KEY_DIGEST)
 _CONTENT_DIGEST: Final = int(Extension.CONTENT_DIGEST)

@@ -13,15 +13,14 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from eventlog.keys import PAIR, U64, U64_MAX
+from eventlog.gathering import Ending, Gathered, Reader, stored_segments
+from eventlog.keys import PAIR, U64
 from eventlog.limits import KIB
-from eventlog.record import CONTROL, MESSAGE, Origin, Record
-from eventlog.rollup import ROLLS_UP, kept_in
+from eventlog.record import Origin
 from eventlog.rows import NO_SEQUENCE, SessionRow
 from eventlog.segment import SegmentPrefix
 
 if TYPE_CHECKING:
-    from eventlog.decoded import Segment
     from eventlog.rows import CommitRecord
     from eventlog.segmentcache import SegmentCache
     from eventlog.tables import ReadTables, WriteTables
@@ -55,6 +54,7 @@ class Recount:
         progress: OnProgress | None = None,
         *,
         keys: bool = False,
+        gathered: Gathered | None = None,
     ) -> None:
         self._keys = keys
         self.events = 0
@@ -63,6 +63,8 @@ class Recount:
         self._cache = cache
         self._pause = pause
         self._progress = progress
+        self._gathered = gathered or Gathered()
+        self._reader = Reader((), pause)
         self._next = 1
         self._left = 0  # of this step
         self._counting: Counting | None = None
@@ -72,9 +74,10 @@ class Recount:
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``tasks.Task``."""
         self._left = STEP_BYTES_MAX
+        self._cache.begin(tables.epoch)
         rows: list[tuple[bytes, SessionRow]] = []
         while self._next <= record.sessions_made and self._left > 0:
-            row = tables.load_row(self._next)
+            row = self._gathered.load_row(tables, self._next)
             self._is_full(2 * ROW_BYTES)
             if not row.is_gone:
                 counted = self._go_on(tables, row)
@@ -170,16 +173,20 @@ class Recount:
         self, tables: ReadTables, number: int, row: SessionRow, counted: SessionRow
     ) -> Generator[None, ReadTables, None]:
         """Head and roll-ups, from the end."""
-        back = _Back(row, counted, Origin(number, row.tenant, row.name), self._pause)
+        origin = Origin(number, row.tenant, row.name)
+        back = _Back(row, counted)
         sequence = counted.sealed - 1
         while sequence >= row.first:
             is_full = False
-            for segment in tables.segments(
-                number, sequence, self._cache, reverse=True, kept_from=U64_MAX
-            ):
-                back.take(segment)
-                sequence = segment.first_sequence - 1
-                is_full = self._is_full(segment.memory_bytes)
+            for key, value in stored_segments(tables, number, sequence, reverse=True):
+                parts, cost = self._gathered.find(key, value), ROW_BYTES
+                if parts is None:
+                    segment = self._cache.load(tables, key, value, keep=False)
+                    cost = segment.memory_bytes
+                    parts = self._reader.read(tables, segment, origin, row, ("session",))
+                sequence = PAIR.unpack(key)[1] - parts.count
+                back.take(parts.ending)
+                is_full = self._is_full(cost)
                 if is_full or back.is_through or sequence < row.first:
                     break
             if not is_full or back.is_through:
@@ -191,45 +198,48 @@ class Recount:
 class _Back:
     """Head and roll-ups of a session, from its segments, last one first."""
 
-    def __init__(
-        self, row: SessionRow, counted: SessionRow, origin: Origin, pause: Callable[[], None]
-    ) -> None:
+    def __init__(self, row: SessionRow, counted: SessionRow) -> None:
         self._row = row
         self._counted = counted
-        self._origin = origin
-        self._pause = pause
         self._has_head = self._has_rolled = False
         self._since = 0
+        self._branches = self._head_branch = 0
 
     @property
     def is_through(self) -> bool:
-        """Whether all is known."""
-        return self._has_head and self._has_rolled
+        """Whether all is known: of a session that branches only once all was read."""
+        is_linear = not (self._row.branches or self._branches)
+        return self._has_head and self._has_rolled and is_linear
 
-    def take(self, segment: Segment) -> None:
+    def take(self, ending: Ending) -> None:
         """The next segment."""
         counted = self._counted
-        for place in range(segment.count - 1, -1, -1):
-            kind = segment.kinds[place]
-            if not self._has_head and kind < CONTROL:
-                self._has_head = True
-                counted.head = segment.first_sequence + place
-            if not self._has_rolled and segment.flags(place) & ROLLS_UP:
-                self._has_rolled = True
-                counted.since_roll_up = self._since
-                event = segment.make(place, self._origin, Record)
-                kept = kept_in(event.extension, event.flags, event)
-                trimmed = 0 if kept is None else counted.messages - self._since - kept
-                if trimmed != self._row.trimmed:
-                    counted.trimmed, counted.details = trimmed, b""
-            self._since += kind == MESSAGE
-            if self.is_through:
-                return
-            self._pause()
+        self._branches = max(self._branches, ending.branches)
+        if not self._has_head and ending.head is not None:
+            self._has_head = True
+            counted.head = ending.head
+            self._head_branch = ending.head_branch
+        if self._has_rolled:
+            return
+        self._since += ending.since
+        if ending.rolled >= 0:
+            self._has_rolled = True
+            counted.since_roll_up = self._since
+            kept = ending.kept
+            trimmed = 0 if kept is None else counted.messages - self._since - kept
+            if trimmed != self._row.trimmed:
+                counted.trimmed, counted.details = trimmed, b""
 
     def end(self) -> None:
         """There is none more; where all that tells was purged, the row stays."""
-        if self._row.first:
+        counted, row = self._counted, self._row
+        branches = max(self._branches, row.branches) if row.first else self._branches
+        branch = self._head_branch if branches else 0
+        if row.first and not self._has_head:
+            branch = row.head_branch
+        if (branches, branch) != (row.branches, row.head_branch):
+            counted.branches, counted.head_branch, counted.details = branches, branch, b""
+        if row.first:
             return
         if not self._has_head:
             self._counted.head = NO_SEQUENCE

@@ -104,6 +104,7 @@ def _memory(log: Log) -> dict[str, int]:
         "names": (len(index.states), max(index.names_max, len(index.hot))),
         "segment_cache_bytes": (log.cache.byte_count, log.cache.bytes_max),
         "known_bytes": (log.views.known.byte_count, log.views.known.bytes_max),
+        "rebuild_bytes": (log.views.gathered.byte_count, log.views.gathered.bytes_max),
         "id_filter_bytes": composer.id_filter_bytes,
         "merge_sessions": (composer.merges.session_count, 2 * MERGE_SESSIONS_MAX),
         "dictionaries": (log.cache.dictionaries.count, log.cache.dictionaries.loaded_max),

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
-from eventlog.absent import require_absent
+from eventlog.absent import require_absent, rows_of_range
 from eventlog.dictionary import DictionaryRow, dictionary_key
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HOT_NAMES, HotLog
@@ -145,6 +145,10 @@ class ReadTables:
                 found = cursor.next()
         finally:
             cursor.close()
+
+    def contents(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and contents of plain rows, complete or an error (``absent``), in key order."""
+        return rows_of_range(self.transaction, self.tables[table], table, prefix)
 
     def has_row(self, table: str, key: bytes) -> bool:
         """Whether a table has a row of that key, good or bad."""
@@ -413,7 +417,7 @@ class WriteTables(ReadTables):
     def put_spare(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Store rows of a table's next generation; keys rising."""
         if items:
-            self._put_many(SPARE, items)
+            self._put_rising(SPARE, items)
 
     def put_options(self, encoded: bytes) -> None:
         """Store the options."""

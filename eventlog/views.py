@@ -20,6 +20,7 @@ from eventlog.branching import Branching
 from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
+from eventlog.gathering import Gathered
 from eventlog.index import Loose, LooseIndex, Name, SessionState
 from eventlog.known import KnownSessions
 from eventlog.newest import newest_sessions, row_at, state_at
@@ -95,6 +96,8 @@ class Views:
         self.known = KnownSessions()
         cache.on_begin.append(self.known.begin)
         cache.on_clear.append(self.known.clear)
+        self.gathered = Gathered()
+        cache.on_begin.append(self.gathered.begin)
         # Of sessions met by position, and the count of removals for which they are true.
         self._places: tuple[int, dict[int, tuple[Origin, int]]] = (0, {})
 

@@ -390,10 +390,10 @@ class Writer:
             self._gate.get(timeout=wait_s)
         self._asleep = False
 
-    def pause(self) -> None:
+    def pause(self, slice_us: int = SLICE_US) -> None:
         """Let the GIL go once a slice is used up (invariant 4)."""
         now_us = CLOCK.monotonic_us()
-        if now_us - self._slice_us > SLICE_US:
+        if now_us - self._slice_us > slice_us:
             CLOCK.sleep(0)
             self._slice_us = CLOCK.monotonic_us()
 

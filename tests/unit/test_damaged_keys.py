@@ -95,6 +95,29 @@ def test_a_hidden_blob_is_not_one_that_is_not_there(made: Path, bit: int) -> Non
         store.blobs.get(blob[1][8:])
 
 
+@pytest.mark.parametrize("bit", [*range(0, 64, 3), *range(64, 72), *range(72, 200, 7)])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_hidden_variable_is_not_one_that_is_not_there(
+    store_path: Path, which: int, bit: int
+) -> None:
+    """A flipped bit in the key of a variable's row put the row outside its session's, where reading
+    the state stopped: the state was told without it, and without all that came after it.
+    """
+    with Store.open(store_path, snapshot_frequency=2) as store:
+        for number in range(3):
+            call = store.session(f"s{number}")
+            call.update_state({f"v{place}": place for place in range(5)}).result(HANG_S)
+            call.append_many([said("x")] * 3).result(HANG_S)
+        store.flush()
+    state = [row for row in rows(store_path) if row[0] == "state" and row[1][7] == 2]
+    assert len(state) == 5
+    flip_key(store_path, state[which], bit)
+    with Store.open(store_path, create=False) as store:
+        with pytest.raises(CorruptionError):
+            print(store.session("s1").state)
+        assert not store.check().ok
+
+
 def test_a_session_whose_row_is_damaged_is_missed_in_listings(store_path: Path) -> None:
     """It was left out of ``sessions()`` without a word while all its events were hot."""
     with Store.open(store_path) as store:

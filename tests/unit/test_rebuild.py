@@ -87,7 +87,7 @@ def test_it_comes_out_the_same(filled: Store) -> None:
     report = filled.rebuild(progress=lambda *told: seen.append(told))
     assert derived(filled) == before
     assert (report.rows_changed, report.tables) == (0, roles.REBUILT)
-    assert {role for role, _, _ in seen} == {"session", *roles.REBUILT}
+    assert {role for role, _, _ in seen} == {"segment", "session", *roles.REBUILT}
     assert all(done <= count for _, done, count in seen)
     filled.rebuild()  # and back, into the databases that were there first
     assert derived(filled) == before
