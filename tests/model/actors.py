@@ -28,12 +28,15 @@ from tests.model.model import (
     Append,
     At,
     Batch,
+    Branches,
+    Checkout,
     Create,
     Delete,
     Events,
     Everything,
     Exact,
     Follow,
+    Fork,
     History,
     Info,
     Load,
@@ -49,6 +52,9 @@ from tests.model.model import (
     State,
     Update,
     exact,
+)
+from tests.model.model import (
+    Path as PathOp,
 )
 from tests.model.staging import HANG_S, REPOSITORY
 
@@ -92,6 +98,24 @@ def _perform(store: Store, op: Op) -> Any:
             return placed(_session(store, op).roll_up().result(HANG_S))
         case Delete():
             return _delete(_session(store, op), op)
+        case Checkout():
+            return placed(_session(store, op).checkout(op.leaf).result(HANG_S))
+        case Fork():
+            return placed(_session(store, op).fork(op.at, name=op.name).result(HANG_S))
+        case Branches():
+            return [
+                (
+                    each.number,
+                    set(each.names),
+                    each.parent,
+                    each.parent_branch,
+                    each.leaf,
+                    each.is_head,
+                )
+                for each in _session(store, op).branches()
+            ]
+        case PathOp():
+            return _path(_session(store, op), op)
         case State():
             session = _session(store, op)
             found = [(each.key, exact(each.value), each.sequence) for each in session.variables()]
@@ -133,6 +157,15 @@ def _delete(session: Session, op: Delete) -> Placed:
     return Placed(sequence, sequence, receipt.position, f"{receipt.number:x}.{sequence:010d}")
 
 
+def _path(session: Session, op: PathOp) -> list[int]:
+    page = session.path(op.leaf, limit=op.limit)
+    found = page.events
+    while page.cursor is not None:
+        page = session.path(cursor=page.cursor, limit=op.limit)
+        found += page.events
+    return [event.sequence for event in found]
+
+
 def _at(session: Session, sequence: int | None) -> Any:
     past: Any = session
     info = session.info()
@@ -160,6 +193,8 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
     """Submit an append by whichever call fits its events."""
     session = _session(store, op)
     options |= {"expected_head": op.expected_head, "idempotency_key": op.key}
+    if op.parent is not None:
+        options["parent"] = op.parent
     if len(op.events) == 1:
         [new] = op.events
         options |= {
@@ -278,6 +313,7 @@ def everything(store: Store) -> dict[str, Any]:
         "state": {name: _perform(store, State(*name)) for name in names},
         "last": {name: _perform(store, History(*name, limit=3)) for name in names},
         "info": {name: _perform(store, Info(*name)) for name in names},
+        "branches": {name: _perform(store, Branches(*name)) for name in names},
         "sessions": {tenant: _perform(store, Sessions(tenant)) for tenant in tenants},
         "findings": store.check().findings,
     }

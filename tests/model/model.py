@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-CONTROLS = ("open", "variables", "roll_up", "tombstone")
+CONTROLS = ("open", "variables", "roll_up", "tombstone", "head_move", "branch_name", "metric")
 
 Exact = Any  # what ``exact`` gives, and tuples of plain values that hold such
 
@@ -64,6 +64,7 @@ class Append:
     key: str | None = None
     opening: Opening = Opening()
     as_event: bool = False  # a lone message goes through append_event
+    parent: int | None = None  # of the first event
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,43 @@ class Delete:
     tenant: str
     session: str
     is_erased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """``checkout``; leaf None for no event."""
+
+    tenant: str
+    session: str
+    leaf: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """``fork``."""
+
+    tenant: str
+    session: str
+    at: int
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """``branches``."""
+
+    tenant: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """All pages of ``path``."""
+
+    tenant: str
+    session: str
+    leaf: int | None = None
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +269,10 @@ Op = (
     | Update
     | RollUp
     | Delete
+    | Checkout
+    | Fork
+    | Branches
+    | Path
     | State
     | At
     | History
@@ -310,12 +352,26 @@ class Kept:
     opening: dict[str, Any] | None = None
     rolls_up: bool = False
     is_void: bool = False
+    branch: int = 0
     _facts: Exact = None
 
     @property
     def event_id(self) -> str:
         """The caller's id or the store's."""
         return self.new.id or f"{self.session.number:x}.{self.sequence:010d}"
+
+    @property
+    def told_parent(self) -> int | None:
+        """The parent in its line: -1 for a root that is not the first of its session."""
+        opens = self.session.opened.get(self.branch) == -1 and self.branch
+        is_first = (
+            opens
+            and min([each.sequence for each in self.session.events if each.branch == self.branch])
+            == self.sequence
+        )
+        if self.parent is None and (self.new.kind == "head_move" or is_first):
+            return -1
+        return self.parent
 
     def facts(self) -> Exact:
         """All of it, comparable with ``actors.event_facts``."""
@@ -330,7 +386,7 @@ class Kept:
             self.sequence,
             self.position,
             self.parent,
-            0,
+            self.branch,
             new.kind,
             role if type(role) is str else None,
             exact(new.body),
@@ -359,16 +415,91 @@ class ModelSession:
     events: list[Kept] = field(default_factory=list)
     keys: dict[str, tuple[Exact, Placed]] = field(default_factory=dict)
 
+    made: int = 1  # branch numbers
+    on: int = 0  # the head's branch
+    head: int = -1  # sequence of the event that the next one follows, -1 for none
+    tips: dict[int, int] = field(default_factory=dict)
+    opened: dict[int, int] = field(default_factory=dict)  # by branch, what it follows
+    names: dict[str, int] = field(default_factory=dict)
+
     @property
-    def head(self) -> int:
-        """Sequence of the newest event that is no control event, -1 without one."""
-        return self.head_at(len(self.events) - 1)
+    def has_branched(self) -> bool:
+        """Whether it is not linear any more."""
+        return any(kept.branch or kept.new.kind == "head_move" for kept in self.events)
+
+    def can_follow(self, parent: int) -> bool:
+        """Whether an event may follow another one, -1 for none."""
+        if parent == -1:
+            return True
+        return parent < len(self.events) and self.events[parent].new.kind not in CONTROLS
+
+    def branch_of(self, sequence: int) -> int:
+        """The branch of an event, -1 for none."""
+        return self.events[sequence].branch if sequence >= 0 else 0
+
+    def link(self, sequence: int, kind: str, parent: int | None, forks: bool) -> tuple[int, int]:
+        """Parent and branch of the next event; -1 for no parent."""
+        if kind == "head_move":
+            assert parent is not None
+            self.on, self.head = self.branch_of(parent), parent
+            if forks:
+                self.on = self._open(parent)
+                self.tips[self.on] = parent
+            return parent, self.on
+        if kind in CONTROLS:
+            return -1, self.on if kind in ("roll_up", "branch_name") else 0
+        target = self.head if parent is None else parent
+        branch = self.on if target == self.head else self.branch_of(target)
+        if self.tips.get(branch, -1) != target:
+            branch = self._open(target)
+        self.tips[branch] = self.head = sequence
+        self.on = branch
+        return target, branch
+
+    def _open(self, parent: int) -> int:
+        self.made += 1
+        self.opened[self.made - 1] = parent
+        return self.made - 1
 
     def head_at(self, sequence: int) -> int:
         """The head after an event."""
-        while sequence >= 0 and self.events[sequence].new.kind in CONTROLS:
-            sequence -= 1
-        return sequence
+        for kept in reversed(self.events[: sequence + 1]):
+            if kept.new.kind == "head_move":
+                return -1 if kept.parent is None else kept.parent
+            if kept.new.kind not in CONTROLS:
+                return kept.sequence
+        return -1
+
+    def path(self, leaf: int) -> list[int]:
+        """Sequences from a root to an event."""
+        found: list[int] = []
+        while leaf >= 0:
+            found.append(leaf)
+            parent = self.events[leaf].parent
+            leaf = -1 if parent is None else parent
+        return found[::-1]
+
+    def branches(self) -> list[tuple[Any, ...]]:
+        """Comparable with what ``actors`` tells of branches."""
+        newest: dict[int, int] = {}
+        for kept in self.events:
+            if kept.new.kind not in CONTROLS:
+                newest[kept.branch] = kept.sequence
+        found = []
+        for number in sorted({*newest, *self.opened}):
+            parent = self.opened.get(number, -1)
+            names = {name for name, branch in self.names.items() if branch == number}
+            found.append(
+                (
+                    number,
+                    names,
+                    None if parent < 0 else parent,
+                    None if parent < 0 else self.branch_of(parent),
+                    newest.get(number),
+                    number == self.on,
+                )
+            )
+        return found
 
     def messages(self) -> list[Kept]:
         """Events of kind message."""
@@ -376,17 +507,43 @@ class ModelSession:
 
     def view(self, sequence: int, max_messages: int | None) -> tuple[list[Kept], int]:
         """The messages shown after an event, and how many came since the last roll-up."""
-        shown: list[Kept] = []
+        events = self.events[: sequence + 1]
         loose = 0
-        for kept in self.events[: sequence + 1]:
-            if kept.new.kind == "message":
+        for kept in events:
+            loose = 0 if kept.rolls_up else loose + (kept.new.kind == "message")
+        head = self.head_at(sequence)
+        on = self.path(head)
+        branches = {self.branch_of(each): each for each in on}  # the last event of each on the path
+        follower = next(
+            (
+                kept.sequence
+                for kept in events[head + 1 :]
+                if kept.new.kind == "head_move" or kept.new.kind not in CONTROLS
+            ),
+            sequence + 1,
+        )
+        firsts = self._firsts(on)
+        shown: list[Kept] = []
+        for kept in events[:follower]:
+            kind = kept.new.kind
+            if kind == "message" and kept.sequence in set(on):
                 shown.append(kept)
-                loose += 1
-            if kept.rolls_up:
-                loose = 0
-                if max_messages is not None:
-                    del shown[:-max_messages]
+            is_on = kept.sequence in on
+            if kind in ("roll_up", "variables") and kept.rolls_up and kept.branch in branches:
+                last = branches[kept.branch]
+                is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
+            if kept.rolls_up and is_on and max_messages is not None:
+                del shown[:-max_messages]
         return shown, loose
+
+    def _firsts(self, on: list[int]) -> dict[int, int]:
+        """By branch of a path, the event that the path's part of it follows."""
+        found: dict[int, int] = {}
+        before = -1
+        for each in on:
+            found.setdefault(self.branch_of(each), before)
+            before = each
+        return found
 
     def variables(self, sequence: int) -> dict[str, tuple[Any, int]]:
         """Value and sequence of each variable after an event."""
@@ -460,6 +617,10 @@ class ModelStore:
                 return self.roll_up(op)
             case Delete():
                 return self.delete(op)
+            case Checkout():
+                return self.move(op, -1 if op.leaf is None else op.leaf)
+            case Fork():
+                return self.move(op, op.at, forks=True, name=op.name)
             case Everything():
                 return self.everything()
             case _:
@@ -486,8 +647,14 @@ class ModelStore:
         repeated = self._repeated(op.tenant, session, op.events)
         if repeated is not None:
             return repeated
+        if op.parent is not None and op.parent != -1:
+            if session is None or not session.can_follow(op.parent):
+                return Refused("AppendConflictError")
         session = self._open(op.tenant, op.session, op.opening)
-        kept = [self._keep(session, new) for new in op.events]
+        kept = [
+            self._keep(session, new, None if number else op.parent)
+            for number, new in enumerate(op.events)
+        ]
         self._end(session)
         placed = Placed(kept[0].sequence, kept[-1].sequence, kept[-1].position, kept[-1].event_id)
         if op.key is not None:
@@ -519,6 +686,23 @@ class ModelStore:
             return Refused("DuplicateIdError")
         last = found[-1]
         return Placed(first, last.sequence, last.position, last.event_id, True)
+
+    def move(
+        self, op: Checkout | Fork, leaf: int, *, forks: bool = False, name: str | None = None
+    ) -> Placed | Refused:
+        """See ``Checkout`` and ``Fork``."""
+        session = self.sessions.get((op.tenant, op.session))
+        if leaf != -1 and (session is None or not session.can_follow(leaf)):
+            return Refused("AppendConflictError")
+        session = self._open(op.tenant, op.session, Opening())
+        body = {"fork": True} if forks else None
+        kept = [self._keep(session, New(body, kind="head_move"), leaf, forks)]
+        if name is not None:
+            kept.append(self._keep(session, New({"set": name}, kind="branch_name")))
+            session.names[name] = session.on
+        self._end(session)
+        last = kept[-1]
+        return Placed(kept[0].sequence, last.sequence, last.position, last.event_id)
 
     def create(self, op: Create) -> Placed:
         """See ``Create``."""
@@ -569,7 +753,11 @@ class ModelStore:
                 if field in New.__slots__
             }
             session = self._open(*name, Opening(**unescape(line.get("opening", {}))))
-            kept = self._keep(session, New(**{"body": None, **given}))
+            new = New(**{"body": None, **given})
+            forks = new.kind == "head_move" and new.body is not None
+            kept = self._keep(session, new, line.get("parent"), forks)
+            if new.kind == "branch_name":
+                session.names[new.body["set"]] = session.on
             loaded += 1
             if loaded % op.piece_events == 0 or line is op.lines[-1]:
                 self._end(session, forced=kept.new.kind == "roll_up")
@@ -626,19 +814,21 @@ class ModelStore:
             self.sessions[(tenant, name)] = session
         return session
 
-    def _keep(self, session: ModelSession, new: New) -> Kept:
+    def _keep(
+        self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
+    ) -> Kept:
         sequence = len(session.events)
-        head = session.head
-        is_control = new.kind in CONTROLS
+        follows, branch = session.link(sequence, new.kind, parent, forks)
         if new.kind == "message":
             self._loose[session.number] = self._loose.get(session.number, 0) + 1
         kept = Kept(
             session,
             sequence,
             len(self.log) + 1,
-            None if is_control or head < 0 else head,
+            None if follows < 0 else follows,
             new,
             session.opening.facts() or None if sequence == 0 else None,
+            branch=branch,
         )
         self.log.append(kept)
         session.events.append(kept)
@@ -666,7 +856,7 @@ class ModelStore:
                     key=lambda each: -each.events[-1].position,
                 )
                 return [each.info() for each in found_sessions]
-        assert isinstance(op, (History, Events, OneEvent, Info, Follow, State, At))
+        assert isinstance(op, (History, Events, OneEvent, Info, Follow, State, At, Branches, Path))
         session = self.sessions.get((op.tenant, op.session or ""))
         events = [] if session is None else session.events
         match op:
@@ -692,6 +882,16 @@ class ModelStore:
                 ]
             case At():
                 return self._at(session, op.sequence)
+            case Branches():
+                return [] if session is None else session.branches()
+            case Path():
+                if op.leaf is None:
+                    return [] if session is None else session.path(session.head)
+                if session is None:
+                    return []
+                if not session.can_follow(op.leaf):
+                    return Refused("UsageError")
+                return session.path(op.leaf)
             case OneEvent():
                 if session is None:
                     return Refused("SessionNotFoundError")
@@ -742,6 +942,7 @@ class ModelStore:
             "state": {name: self.look(State(*name)) for name in names},
             "last": {name: self.look(History(*name, limit=3)) for name in names},
             "info": {name: self.look(Info(*name)) for name in names},
+            "branches": {name: self.look(Branches(*name)) for name in names},
             "sessions": {tenant: self.look(Sessions(tenant)) for tenant in self.tenants},
             "findings": [],
         }
@@ -751,7 +952,7 @@ class ModelStore:
     def lines(self, tenant: str, name: str) -> list[dict[str, Any]]:
         """A session's export lines, without recorded times."""
         return [
-            line_of(kept.new, name, kept.sequence, kept.parent, kept.opening)
+            line_of(kept.new, name, kept.sequence, kept.told_parent, kept.opening)
             for kept in self.sessions[(tenant, name)].events
         ]
 

@@ -34,15 +34,19 @@ from tests.model.model import (
     Append,
     At,
     Batch,
+    Branches,
+    Checkout,
     Create,
     Delete,
     Events,
     Everything,
     Exact,
     Follow,
+    Fork,
     History,
     Info,
     Load,
+    ModelSession,
     ModelStore,
     New,
     OneEvent,
@@ -57,6 +61,9 @@ from tests.model.model import (
     Update,
     exact,
     line_of,
+)
+from tests.model.model import (
+    Path as PathOp,
 )
 from tests.model.programs import (
     IDS,
@@ -82,6 +89,24 @@ FLOOD_EVENTS_MAX = 2_600  # a store that has more is not flooded again
 sides = st.integers(0, 1)
 actors = st.sampled_from(["here", "here", "again", "there"])
 counts = st.integers(0, 2**16)
+
+
+parents = st.sampled_from([None] * 5 + ["root", "tip", "missing"]) | counts
+
+
+def _parent(session: ModelSession | None, drawn: str | int | None) -> int | None:
+    """The parent that a drawn one stands for."""
+    count = 0 if session is None else len(session.events)
+    match drawn:
+        case "root":
+            return -1
+        case "missing":
+            return count + 3
+        case "tip":
+            return None if session is None or session.head < 0 else session.head
+        case int():
+            return drawn % count if count else None
+    return None
 
 
 class Side:
@@ -223,6 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
                 st.sampled_from([None, None, None, *KEYS]),
                 openings,
                 st.booleans(),
+                parents,
             ),
             min_size=1,
             max_size=5,
@@ -230,11 +256,12 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def append(self, side: int, appends: list[Any]) -> None:
         it = self.sides[side]
-        for actor, tenant, name, events, head, key, opening, as_event in appends:
+        for actor, tenant, name, events, head, key, opening, as_event, parent in appends:
             session = it.model.sessions.get((tenant, name))
             now = -1 if session is None else session.head
             expected = {None: None, "right": now, "wrong": now + 1, "none": -1}[head]
-            op = Append(tenant, name, events, expected, key, opening, as_event)
+            follows = _parent(session, parent)
+            op = Append(tenant, name, events, expected, key, opening, as_event, follows)
             it.check(actor, op)
             it.past.append(op)
 
@@ -380,6 +407,69 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, side: int, actor: str, tenant: str, name: str, is_erased: bool) -> None:
         """What was at a position stays removed, and the next append there is the first."""
         self.sides[side].check(actor, Delete(tenant, name, is_erased))
+
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        name=names,
+        where=st.none() | counts,
+        then=st.lists(plain_events, max_size=2),
+    )
+    def checkout(
+        self, side: int, actor: str, tenant: str, name: str, where: int | None, then: list[New]
+    ) -> None:
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        leaf = None if where is None else where % (1 + (len(session.events) if session else 0))
+        it.check(actor, Checkout(tenant, name, leaf))
+        if then:
+            it.check(actor, Append(tenant, name, tuple(then)))
+
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        name=names,
+        where=counts,
+        called=st.sampled_from([None, "a", "b", "\u00e9\0"]),
+        then=st.lists(plain_events, max_size=2),
+    )
+    def fork(
+        self,
+        side: int,
+        actor: str,
+        tenant: str,
+        name: str,
+        where: int,
+        called: str | None,
+        then: list[New],
+    ) -> None:
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        at = where % (1 + (len(session.events) if session else 0))
+        it.check(actor, Fork(tenant, name, at, called))
+        if then:
+            it.check(actor, Append(tenant, name, tuple(then)))
+
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        name=names,
+        leaf=st.none() | counts,
+        limit=st.sampled_from([1, 7, 100, 10_000]),
+    )
+    def branches_and_paths(
+        self, side: int, actor: str, tenant: str, name: str, leaf: int | None, limit: int
+    ) -> None:
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        it.check(actor, Branches(tenant, name))
+        if leaf is not None:
+            leaf = leaf % (1 + (len(session.events) if session else 0))
+        if session is None or len(session.events) < 300 or limit > 50:
+            it.check(actor, PathOp(tenant, name, leaf, limit))
 
     @rule(side=sides, actor=actors, tenant=tenants, name=names)
     def roll_up(self, side: int, actor: str, tenant: str, name: str) -> None:
@@ -580,8 +670,10 @@ class StoreMachine(RuleBasedStateMachine):
                     count = 0 if info is None else info.event_count
                     assert count >= seen.get(name, 0), "a reader went back in time"
                     assert info is None or count > info.message_count - 1 >= -1
-                    least = min(it.model.max_messages or 50, 50)
-                    assert len(history) >= min(least, 0 if info is None else info.message_count)
+                    known = it.model.sessions.get((tenant, name))
+                    if known is None or not known.has_branched:
+                        least = min(it.model.max_messages or 50, 50)
+                        assert len(history) >= min(least, 0 if info is None else info.message_count)
                     seen[name] = count
 
         calls: list[Callable[[], Any]] = [
