@@ -133,8 +133,8 @@ class Branching(Removing):
         events: list[Event] = []
         while len(events) < limit:
             page = pager.next_page(limit - len(events))
-            if not page:
-                break
+            if not page:  # the end of it, or there is no such session
+                return PathPage(events, None)
             events += page
         more = pager.following <= end
         return PathPage(events, f"{end}.{pager.following}" if more else None)

@@ -161,7 +161,9 @@ def _path(session: Session, op: PathOp) -> list[int]:
     page = session.path(op.leaf, limit=op.limit)
     found = page.events
     while page.cursor is not None:
+        before = page.cursor
         page = session.path(cursor=page.cursor, limit=op.limit)
+        assert page.cursor != before, f"a page leads to itself: {before}"
         found += page.events
     return [event.sequence for event in found]
 

@@ -353,6 +353,7 @@ class Kept:
     rolls_up: bool = False
     is_void: bool = False
     branch: int = 0
+    opens: bool = False
     _facts: Exact = None
 
     @property
@@ -363,13 +364,7 @@ class Kept:
     @property
     def told_parent(self) -> int | None:
         """The parent in its line: -1 for a root that is not the first of its session."""
-        opens = self.session.opened.get(self.branch) == -1 and self.branch
-        is_first = (
-            opens
-            and min([each.sequence for each in self.session.events if each.branch == self.branch])
-            == self.sequence
-        )
-        if self.parent is None and (self.new.kind == "head_move" or is_first):
+        if self.parent is None and (self.new.kind == "head_move" or self.opens):
             return -1
         return self.parent
 
@@ -425,7 +420,7 @@ class ModelSession:
     @property
     def has_branched(self) -> bool:
         """Whether it is not linear any more."""
-        return any(kept.branch or kept.new.kind == "head_move" for kept in self.events)
+        return self.made > 1 or any(kept.new.kind == "head_move" for kept in self.events)
 
     def can_follow(self, parent: int) -> bool:
         """Whether an event may follow another one, -1 for none."""
@@ -513,6 +508,7 @@ class ModelSession:
             loose = 0 if kept.rolls_up else loose + (kept.new.kind == "message")
         head = self.head_at(sequence)
         on = self.path(head)
+        placed = set(on)
         branches = {self.branch_of(each): each for each in on}  # the last event of each on the path
         follower = next(
             (
@@ -526,9 +522,9 @@ class ModelSession:
         shown: list[Kept] = []
         for kept in events[:follower]:
             kind = kept.new.kind
-            if kind == "message" and kept.sequence in set(on):
+            is_on = kept.sequence in placed
+            if kind == "message" and is_on:
                 shown.append(kept)
-            is_on = kept.sequence in on
             if kind in ("roll_up", "variables") and kept.rolls_up and kept.branch in branches:
                 last = branches[kept.branch]
                 is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
@@ -647,9 +643,8 @@ class ModelStore:
         repeated = self._repeated(op.tenant, session, op.events)
         if repeated is not None:
             return repeated
-        if op.parent is not None and op.parent != -1:
-            if session is None or not session.can_follow(op.parent):
-                return Refused("AppendConflictError")
+        if op.parent not in (None, -1) and (session is None or not session.can_follow(op.parent)):
+            return Refused("AppendConflictError")
         session = self._open(op.tenant, op.session, op.opening)
         kept = [
             self._keep(session, new, None if number else op.parent)
@@ -818,6 +813,7 @@ class ModelStore:
         self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
     ) -> Kept:
         sequence = len(session.events)
+        made = session.made
         follows, branch = session.link(sequence, new.kind, parent, forks)
         if new.kind == "message":
             self._loose[session.number] = self._loose.get(session.number, 0) + 1
@@ -829,6 +825,7 @@ class ModelStore:
             new,
             session.opening.facts() or None if sequence == 0 else None,
             branch=branch,
+            opens=session.made > made,
         )
         self.log.append(kept)
         session.events.append(kept)

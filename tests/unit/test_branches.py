@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine import Session, Store
-from engine.branches import Branch
+from engine.branches import Branch, PathPage
 from eventlog.errors import (
     AppendConflictError,
     DuplicateIdError,
@@ -318,6 +318,7 @@ def test_of_a_session_that_is_not_there_nothing_can_be_checked_out(store: Store)
         nobody.link(0, [0])
     assert nobody.branches() == []
     assert nobody.path().events == []
+    assert nobody.path(0) == PathPage([], None)  # its cursor led to the same page, for ever
     assert not nobody.exists
 
 
