@@ -18,16 +18,19 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from eventlog import blobtable
-from eventlog.branching import follow, is_linear
-from eventlog.branchrows import linear_tip
+from eventlog.body import decode_body
+from eventlog.branching import PROJECTION as BRANCHES
+from eventlog.branching import counts_of_base, decode_tip, follow, is_linear, rows_of_base
+from eventlog.branchrows import linear_tip, sealed_tip
 from eventlog.decoded import Segment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
 from eventlog.index import extension_of
-from eventlog.inline import InlineProjection, InlineRows
+from eventlog.inline import InlineProjection, InlineRows, state_key
 from eventlog.keys import PAIR, U64
 from eventlog.record import (
+    BASE,
     CONTROL,
     FLAGS_BYTE,
     KIND_BYTE,
@@ -37,6 +40,7 @@ from eventlog.record import (
     Origin,
     Record,
     decode_extension,
+    decode_record,
     recorded_of,
     verify_record,
 )
@@ -188,6 +192,7 @@ def begin(
             row.flags |= GONE | (ERASED if each.is_erased else 0)
             done.sessions += 1
         else:
+            _branch(tables, state, row, planned, inline)
             row.segments = _shorten(tables, state.number, each.floor, addresses)
             _keep(tables, state, row, before)
         if release(tables, row.tenant_number, addresses, asked_us, pause, erases=each.is_erased):
@@ -201,6 +206,35 @@ def begin(
         pause()
     inline.write(tables)
     return done
+
+
+def _branch(
+    tables: WriteTables,
+    state: SessionState,
+    row: SessionRow,
+    planned: Callable[[SessionState], Iterator[bytes]],
+    inline: InlineRows,
+) -> None:
+    """Where the rows of branches do not know what the base of a purge says, let them say it too.
+
+    The base was made before its place was known: the session may have begun to branch above the
+    floor, so that its rows do not tell yet of what lies below, or they may have begun to since.
+    """
+    for value in planned(state):
+        if value[KIND_BYTE] != BASE:
+            continue
+        event = decode_record(state.origin, 0, value, Record)
+        marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
+        body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
+        told = rows_of_base(body, str(event))
+        if "branches" in body and not row.branches:
+            row.branches, row.head_branch = counts_of_base(body)
+        elif "branches" in body or not row.branches:
+            continue
+        else:
+            known = sealed_tip(tables, state.number, 0)
+            told = [each for each in told if decode_tip(each[1], "branch").sequence == known]
+        inline.add({state_key(state.number, BRANCHES, key): content for key, content in told})
 
 
 def loose_records(
