@@ -9,12 +9,13 @@ it stands, of kind `message`; `usage` and what else the record says are the meta
 that begins a compacted context (`isCompactSummary`) is of kind `compaction`, the record before it
 that marks the place follows its `logicalParentUuid`, and any other record without a message is of
 kind `event` with the whole record as body. Sidechains are branches with a root of their own.
-Records without a `uuid` (summaries, snapshots of files, queues) are no part of the tree: kind
-`annotation`, beside the history.
+Records without a `uuid` (summaries, snapshots of files, queues, a workflow's `journal.jsonl`) are
+no part of the tree: kind `annotation`, beside the history.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from turnlog.importers.times import iso_us
 from turnlog.importers.tree import Node, grow, id_of, key_of
 
 _ABOUT: Final = ("sessionId", "agentId", "cwd", "gitBranch", "version")
+_JOURNAL: Final = "journal"
 _AGENT: Final = "agent-"
 _LARGE: Final = "beside"  # in a body, what is too large for metadata
 
@@ -79,13 +81,19 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
 
 
 def _name(path: Path, first: dict[str, Any]) -> str:
-    # A file name may hold bytes that are no UTF-8; a session name may not.
-    own = path.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    own = _text_of(path.stem)
     above = first.get("sessionId")
-    if own.startswith(_AGENT) and isinstance(above, str) and above:
+    if own == _JOURNAL:  # each workflow has one
+        own = f"{_text_of(Path(os.path.abspath(path)).parent.name)}/{own}"
+    elif own.startswith(_AGENT) and isinstance(above, str) and above:
         own = f"{above}/{own}"
     check_name(own, "session name")
     return own
+
+
+def _text_of(name: str) -> str:
+    # A file name may hold bytes that are no UTF-8; a session name may not.
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _record(node: Node) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _TREES: Final[dict[str, tuple[set[str], ...]]] = {
         {"type", "summary", "leafUuid"},
         {"type", "messageId", "snapshot"},
         {"type", "operation", "sessionId"},
+        {"type", "key", "agentId"},
     ),
     "chatgpt": ({"mapping", "title"}, {"mapping", "current_node"}),
     "librechat": ({"conversationId", "messages"},),
