@@ -65,8 +65,8 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
         key: Hashable = number if own is None else key_of(own)
         parent = before if own is None else key_of(entry.get("parentId"))
         if entry.get("type") == "compaction":
-            named = entry.get("firstKeptEntryId")
-            kept[len(nodes)] = entry.get("firstKeptEntryIndex") if named is None else key_of(named)
+            named, index = entry.get("firstKeptEntryId"), entry.get("firstKeptEntryIndex")
+            kept[len(nodes)] = index if type(index) is int else key_of(named)
         event = _event(entry)
         event.time_us = iso_us(entry.get("timestamp"))
         event.id = id_of(own)
