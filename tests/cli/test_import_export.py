@@ -580,9 +580,9 @@ def test_branches_come_in_and_go_out(turnlog: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"parent": 3}, "follows 3, not one before it", id="itself"),
-        pytest.param({"parent": 7}, "follows 7, not one before it", id="later"),
-        pytest.param({"parent": -2}, "follows -2", id="below"),
+        pytest.param({"parent": 3}, "parent 3 does not come before", id="itself"),
+        pytest.param({"parent": 7}, "parent 7 does not come before", id="later"),
+        pytest.param({"parent": -2}, "parent", id="below"),
         pytest.param({"parent": 2}, "follows 2, which is no event of the history", id="control"),
         pytest.param(
             {"kind": "annotation", "parent": 1}, "of kind annotation, has a parent", id="beside"
