@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 LINKS_MAX: Final = 256  # events that one event answers
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """One branch of a session; times in µs since the epoch.
 
     Attributes:

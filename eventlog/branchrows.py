@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
@@ -103,18 +104,20 @@ def sealed_branches(tables: ReadTables, number: int) -> Rows:
 
 def _decoded_together(rows: list[bytes]) -> Rows | None:
     """What rows tell; None when one of them is not as it should be."""
-    openings = [row for row in rows if row[0] == OPENINGS and len(row) == _OPENINGS.itemsize]
-    tips = [row for row in rows if row[0] == TIPS and len(row) == _TIPS.itemsize]
-    if len(openings) + len(tips) != len(rows):
+    place = bisect_left(rows, bytes((TIPS,)))  # they are in the order of their keys
+    openings, tips = rows[:place], rows[place:]
+    if {*map(len, openings)} - {_OPENINGS.itemsize} or {*map(len, tips)} - {_TIPS.itemsize}:
         return None
     opened = np.frombuffer(b"".join(openings), _OPENINGS)
+    ended = np.frombuffer(b"".join(tips), _TIPS)
+    if np.any(opened["which"] != OPENINGS) or np.any(ended["which"] != TIPS):
+        return None
     parents, sequences = opened["parent"], opened["sequence"]
     if np.any((parents >= sequences) & (parents != NO_PARENT)) or np.any(sequences > POSITION_MAX):
         return None
     columns = [opened[name].tolist() for name in ("sequence", "parent", "fork", "recorded")]
     made = map(_NEW_OPENING, zip(*columns, strict=True))
     found: Rows = dict(zip(opened["branch"].tolist(), zip(made, repeat(None)), strict=True))
-    ended = np.frombuffer(b"".join(tips), _TIPS)
     columns = [ended[name].tolist() for name in ("sequence", "recorded")]
     newest = map(_NEW_TIP, zip(*columns, strict=True))
     for branch, tip in zip(ended["branch"].tolist(), newest, strict=True):
