@@ -47,6 +47,13 @@ GOALS: Final[dict[str, Goal]] = {
     "last20_cold": Goal(10.0, 5.0, at_least=False),
     "all_1500": Goal(2.0, 1.3, at_least=False),
     "rebuild_vs_loads": Goal(0.1, 0.25, at_least=True),
+    "path_first": Goal(5.0, 2.0, at_least=False),
+    "path_last": Goal(5.0, 2.0, at_least=False),
+    "path_last_vs_first": Goal(1.5, None, at_least=False),
+    "alternating_2": Goal(2.0, None, at_least=False),
+    "alternating_16": Goal(16.0, None, at_least=False),
+    "alternating_bytes": Goal(1.2, None, at_least=False),
+    "branches": Goal(1.0, 0.5, at_least=False),
 }
 
 

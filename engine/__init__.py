@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
+from engine.branches import Branch, PathPage
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
@@ -56,6 +57,7 @@ __all__ = [
     "Blob",
     "BlobReader",
     "Blobs",
+    "Branch",
     "BusyError",
     "CheckReport",
     "ConflictError",
@@ -78,6 +80,7 @@ __all__ = [
     "NotUpToBoundError",
     "OverloadedError",
     "Part",
+    "PathPage",
     "QuotaExceededError",
     "ReadOnlyError",
     "RebuildReport",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 LINKS_MAX: Final = 256  # events that one event answers
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """One branch of a session; times in µs since the epoch.
 
     Attributes:
@@ -85,22 +84,16 @@ class Branching(Removing):
                     continue
                 head_branch = past.head_branch(past.view.event_count)
                 break
-        return [
-            Branch(
-                number,
-                tuple(names.get(number, ())),
-                None if opening is None or opening.parent == NO_PARENT else opening.parent,
-                None if opening is None or opening.parent == NO_PARENT else opening.fork_branch,
-                None if tip is None else tip.sequence,
-                tip.recorded_us
-                if tip is not None
-                else 0
-                if opening is None
-                else opening.recorded_us,
-                number == head_branch,
-            )
-            for number, (opening, tip) in sorted(rows.items())
-        ]
+        found: list[Branch] = []
+        for number, (opening, tip) in sorted(rows.items()):
+            parent = parent_branch = None
+            if opening is not None and opening.parent != NO_PARENT:
+                parent, parent_branch = opening.parent, opening.fork_branch
+            leaf, updated_us = tip or (None, 0 if opening is None else opening.recorded_us)
+            named = tuple(names[number]) if number in names else ()
+            is_head = number == head_branch
+            found.append(Branch(number, named, parent, parent_branch, leaf, updated_us, is_head))
+        return found
 
     async def branches_async(self) -> list[Branch]:
         """``branches`` on the store's pool."""

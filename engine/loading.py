@@ -37,6 +37,7 @@ from eventlog.errors import (
     ForkedStoreError,
     ReadOnlyError,
     StoreClosedError,
+    TurnlogError,
     UsageError,
 )
 from eventlog.index import Name
@@ -344,5 +345,11 @@ class Loader:
         self._unwritten.clear()
         self._waiting = 0
         self._waiting_bytes = 0
-        for ack in acks:
-            ack.result()
+        refused: TurnlogError | None = None
+        for ack in acks:  # all of them: what nobody hears of is raised when the store is closed
+            try:
+                ack.result()
+            except TurnlogError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
@@ -51,13 +51,13 @@ _OPENS_HIGH: Final = OPENS_BRANCH >> 8  # in the flags' second byte
 _OPENING: Final = Struct("<QQIQ")  # sequence, parent, the parent's branch, recorded time
 _TIP: Final = Struct("<QQ")  # sequence, recorded time
 _NUMBER: Final = Struct(">BI")  # which row, and the branch
-_OPENINGS: Final = 0
-_TIPS: Final = 1
+OPENINGS: Final = 0
+TIPS: Final = 1
+SUBKEY_BYTES: Final = _NUMBER.size
 _NO_BRANCH: Final = bytes(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(NamedTuple):
     """What opened a branch.
 
     Attributes:
@@ -74,11 +74,10 @@ class Opening:
 
     def content(self) -> bytes:
         """The content of its row."""
-        return _OPENING.pack(self.sequence, self.parent, self.fork_branch, self.recorded_us)
+        return _OPENING.pack(*self)
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+class Tip(NamedTuple):
     """The newest event of a branch: sequence and recorded time in µs."""
 
     sequence: int
@@ -86,7 +85,7 @@ class Tip:
 
     def content(self) -> bytes:
         """The content of its row."""
-        return _TIP.pack(self.sequence, self.recorded_us)
+        return _TIP.pack(*self)
 
 
 class Branching:
@@ -174,12 +173,12 @@ def follow(row: SessionRow, records: Iterable[bytes]) -> None:
 
 def opening_key(branch: int) -> bytes:
     """Subkey of what opened a branch."""
-    return _NUMBER.pack(_OPENINGS, branch)
+    return _NUMBER.pack(OPENINGS, branch)
 
 
 def tip_key(branch: int) -> bytes:
     """Subkey of a branch's tip."""
-    return _NUMBER.pack(_TIPS, branch)
+    return _NUMBER.pack(TIPS, branch)
 
 
 def decode_opening(content: bytes, where: str) -> Opening:
@@ -190,7 +189,7 @@ def decode_opening(content: bytes, where: str) -> Opening:
     """
     if len(content) != _OPENING.size:
         raise CorruptionError("row has another size", where=where)
-    found = Opening(*_OPENING.unpack(content))
+    found = Opening._make(_OPENING.unpack(content))
     if found.sequence > POSITION_MAX or not (
         found.parent < found.sequence or found.parent == NO_PARENT
     ):
@@ -206,7 +205,7 @@ def decode_tip(content: bytes, where: str) -> Tip:
     """
     if len(content) != _TIP.size:
         raise CorruptionError("row has another size", where=where)
-    return Tip(*_TIP.unpack(content))
+    return Tip._make(_TIP.unpack(content))
 
 
 def split_key(subkey: bytes, where: str) -> tuple[bool, int]:
@@ -215,10 +214,10 @@ def split_key(subkey: bytes, where: str) -> tuple[bool, int]:
     Raises:
         CorruptionError: It is no subkey of a branch.
     """
-    if len(subkey) != _NUMBER.size or subkey[0] > _TIPS:
+    if len(subkey) != _NUMBER.size or subkey[0] > TIPS:
         raise CorruptionError("key is of no branch", where=where)
     which, branch = _NUMBER.unpack(subkey)
-    return which == _OPENINGS, branch
+    return which == OPENINGS, branch
 
 
 class BranchProjection:
@@ -267,8 +266,7 @@ def encode_branches(rows: Mapping[bytes, bytes | None]) -> list[list[Any]]:
             parent = None if opening.parent == NO_PARENT else opening.parent
             words = [opening.sequence, parent, opening.fork_branch, opening.recorded_us]
         else:
-            tip = decode_tip(content, "branch")
-            words = [tip.sequence, tip.recorded_us]
+            words = [*decode_tip(content, "branch")]
         found.append([branch, *words])
     return found
 

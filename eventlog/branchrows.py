@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+
 from eventlog.absent import require_absent
 from eventlog.branching import (
+    OPENINGS,
     PROJECTION,
+    SUBKEY_BYTES,
+    TIPS,
     Branching,
     Opening,
     Tip,
@@ -18,10 +29,20 @@ from eventlog.branching import (
 from eventlog.errors import CorruptionError
 from eventlog.inline import state_key
 from eventlog.keys import PAIR, U64
+from eventlog.limits import POSITION_MAX
 from eventlog.record import NO_PARENT, Origin, Record
 from eventlog.rows import NO_SEQUENCE, expose
 from eventlog.segmentcache import decoded
 from eventlog.tables import ReadTables
+
+_SUBKEY: Final = [("which", "u1"), ("branch", ">u4")]
+_OPENINGS: Final = np.dtype(
+    [*_SUBKEY, ("sequence", "<u8"), ("parent", "<u8"), ("fork", "<u4"), ("recorded", "<u8")]
+)
+_TIPS: Final = np.dtype([*_SUBKEY, ("sequence", "<u8"), ("recorded", "<u8")])
+# As ``_make`` of the two, without a frame of Python for each.
+_NEW_OPENING: Final[Callable[[Iterable[Any]], Opening]] = partial(tuple.__new__, Opening)
+_NEW_TIP: Final[Callable[[Iterable[Any]], Tip]] = partial(tuple.__new__, Tip)
 
 Rows = dict[int, tuple[Opening | None, Tip | None]]
 """By branch number: what opened it, and its tip; None for what there is none of."""
@@ -58,17 +79,55 @@ def opening(
 
 
 def sealed_branches(tables: ReadTables, number: int) -> Rows:
-    """All branches of a session that its rows tell of."""
-    found: Rows = {}
+    """All branches of a session that its rows tell of.
+
+    There may be thousands, so that rows are checked one by one and decoded together.
+
+    Raises:
+        CorruptionError: A row is damaged.
+    """
     prefix = state_key(number, PROJECTION)
-    for key, content in tables.contents("state", prefix):
-        where = f"state {key.hex()}"
-        is_opening, branch = split_key(key[len(prefix) :], where)
+    start = len(prefix)  # subkeys and contents
+    rows = [key[start:] + content for key, content in tables.contents("state", prefix)]
+    found = _decoded_together(rows)
+    return _decoded_one_by_one(rows, prefix) if found is None else found
+
+
+def _decoded_together(rows: list[bytes]) -> Rows | None:
+    """What rows tell; None when one of them is not as it should be."""
+    place = bisect_left(rows, bytes((TIPS,)))  # they are in the order of their keys
+    openings, tips = rows[:place], rows[place:]
+    if {*map(len, openings)} - {_OPENINGS.itemsize} or {*map(len, tips)} - {_TIPS.itemsize}:
+        return None
+    opened = np.frombuffer(b"".join(openings), _OPENINGS)
+    ended = np.frombuffer(b"".join(tips), _TIPS)
+    if np.any(opened["which"] != OPENINGS) or np.any(ended["which"] != TIPS):
+        return None
+    parents, sequences = opened["parent"], opened["sequence"]
+    if np.any((parents >= sequences) & (parents != NO_PARENT)) or np.any(sequences > POSITION_MAX):
+        return None
+    columns = [opened[name].tolist() for name in ("sequence", "parent", "fork", "recorded")]
+    made = map(_NEW_OPENING, zip(*columns, strict=True))
+    found: Rows = dict(zip(opened["branch"].tolist(), zip(made, repeat(None)), strict=True))
+    columns = [ended[name].tolist() for name in ("sequence", "recorded")]
+    newest = map(_NEW_TIP, zip(*columns, strict=True))
+    for branch, tip in zip(ended["branch"].tolist(), newest, strict=True):
+        before = found.get(branch)
+        found[branch] = (None if before is None else before[0], tip)
+    return found
+
+
+def _decoded_one_by_one(rows: list[bytes], prefix: bytes) -> Rows:
+    """The same, and an error that names the row that is not as it should be."""
+    found: Rows = {}
+    for row in rows:
+        where = f"state {(prefix + row[:SUBKEY_BYTES]).hex()}"
+        is_opening, branch = split_key(row[:SUBKEY_BYTES], where)
         before = found.get(branch, (None, None))
         if is_opening:
-            found[branch] = (decode_opening(content, where), before[1])
+            found[branch] = (decode_opening(row[SUBKEY_BYTES:], where), before[1])
         else:
-            found[branch] = (before[0], decode_tip(content, where))
+            found[branch] = (before[0], decode_tip(row[SUBKEY_BYTES:], where))
     return found
 
 

@@ -566,13 +566,40 @@ def test_sessions_can_be_put_into_a_tenant(turnlog: Any, tmp_path: Path) -> None
         assert not opened.session("a").exists
 
 
-def test_branches_are_refused_rather_than_flattened(turnlog: Any, tmp_path: Path) -> None:
-    lines = chat("a", 4)
+def test_branches_come_in_and_go_out(turnlog: Any, tmp_path: Path) -> None:
+    lines = chat("a", 5)
     lines[3]["parent"] = 1
+    lines[4]["parent"] = -1
+    file = write(tmp_path / "a.jsonl", lines)
+    for _ in range(2):
+        assert turnlog("import", tmp_path / "store", file).code == 0
+    turnlog("export", tmp_path / "store", "-o", tmp_path / "out.jsonl")
+    assert lines_of(tmp_path / "out.jsonl") == lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"parent": 3}, "parent 3 does not come before", id="itself"),
+        pytest.param({"parent": 7}, "parent 7 does not come before", id="later"),
+        pytest.param({"parent": -2}, "parent", id="below"),
+        pytest.param({"parent": 2}, "follows 2, which is no event of the history", id="control"),
+        pytest.param(
+            {"kind": "annotation", "parent": 1}, "of kind annotation, has a parent", id="beside"
+        ),
+    ],
+)
+def test_a_parent_that_cannot_be_leaves_the_session_out(
+    turnlog: Any, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    lines = chat("a", 4)
+    lines[2] = {"session": "a", "sequence": 2, "kind": "annotation", "body": {"n": 1}}
+    lines[3] |= changes
     file = write(tmp_path / "a.jsonl", [*lines, *chat("b", 2)])
     outcome = turnlog("import", tmp_path / "store", file)
     assert outcome.code == ExitCode.DAMAGED_INPUT
-    assert "branches" in outcome.err
+    assert reason in outcome.err
+    assert ":4: session a" in outcome.err
     with Store.open(tmp_path / "store", create=False) as opened:
         assert [opened.session(name).exists for name in "ab"] == [False, True]
 

@@ -19,18 +19,19 @@ from turnlog.exits import MEANINGS, ExitCode, exit_code_of
 
 from .conftest import acting
 
+OF_A_SESSION = ("replay", "show", "branches")
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
+READING = ("export", "replay", "show", "branches", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
 KEEPING = ("rebuild", "erase", "vacuum", "backup", "restore", "upgrade", "configure")
 WITH_JSON = (
-    *("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate"),
+    *("import", "replay", "show", "branches", "sessions", "tail", "stats", "check", "simulate"),
     *KEEPING,
 )
 
 
 def arguments(verb: str, store: Path) -> list[object]:
-    if verb in ("replay", "show"):
+    if verb in OF_A_SESSION:
         return [verb, store, "s"]
     if verb == "erase":
         return [verb, store, "s", "--yes"]
@@ -125,9 +126,7 @@ def test_reading_verbs_never_create_a_store(turnlog: Any, verb: str, tmp_path: P
 @pytest.mark.parametrize("verb", READING)
 def test_reading_verbs_leave_a_store_as_it_was(turnlog: Any, verb: str, calls: Path) -> None:
     before = (calls / "data.mdb").read_bytes()
-    outcome = turnlog(
-        *arguments(verb, calls)[:2], *(["call-1"] if verb in ("replay", "show") else [])
-    )
+    outcome = turnlog(*arguments(verb, calls)[:2], *(["call-1"] if verb in OF_A_SESSION else []))
     assert outcome.code == 0
     assert (calls / "data.mdb").read_bytes() == before
 
@@ -231,7 +230,7 @@ def test_a_store_in_a_folder_that_is_missing(turnlog: Any, verb: str, tmp_path: 
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.parametrize("verb", ["replay", "show", "tail", "export", "sessions"])
+@pytest.mark.parametrize("verb", [*OF_A_SESSION, "tail", "export", "sessions"])
 def test_an_unknown_tenant_is_a_negative_answer(turnlog: Any, verb: str, calls: Path) -> None:
     """A listing or an export of a tenant that is not there was empty, as if it had no sessions."""
     outcome = turnlog(*arguments(verb, calls), "--tenant", "no\x1b[31mbody")
@@ -264,10 +263,10 @@ def test_a_session_of_another_tenant_is_pointed_at(turnlog: Any, tmp_path: Path)
     assert "t09 and 2 more." in turnlog("show", tmp_path / "store", "many").err
 
 
-@pytest.mark.parametrize("verb", ["replay", "show", "tail", "export"])
+@pytest.mark.parametrize("verb", [*OF_A_SESSION, "tail", "export"])
 def test_an_unknown_session_is_a_negative_answer(turnlog: Any, verb: str, calls: Path) -> None:
     name = "no\x1b[31mbody"
-    line = [verb, calls, name] if verb in ("replay", "show") else [verb, calls, "--session", name]
+    line = [verb, calls, name] if verb in OF_A_SESSION else [verb, calls, "--session", name]
     outcome = turnlog(*line)
     assert outcome.code == ExitCode.NEGATIVE
     assert outcome.out == ""

@@ -423,7 +423,7 @@ def _decode_branch(key: bytes, value: bytes) -> Values:
     row = (decode_opening if is_opening else decode_tip)(content, "branch")
     if key[8] != branching.PROJECTION:
         raise CorruptionError("another projection", where="branch")
-    return {"session": U64.unpack(key[:8])[0], "branch": branch, **asdict(row)}
+    return {"session": U64.unpack(key[:8])[0], "branch": branch, **row._asdict()}
 
 
 def _encode_branch_name(values: Values) -> Row:

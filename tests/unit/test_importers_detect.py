@@ -43,6 +43,28 @@ LONG = '"' + "[{x" * 40_000 + '"'  # pushes what comes behind it out of the firs
         pytest.param('{"messages_display": "user: x"}', "tau-bench", id="tau-bench-few-shot"),
         pytest.param("# x\ncategories:\n- a\nconversations:\n- - b", "chatterbot", id="chatterbot"),
         pytest.param("conversations:", "chatterbot", id="chatterbot-no-categories"),
+        pytest.param('{"parentUuid":null,"uuid":"a","type":"user"}', "claude-code", id="claude"),
+        pytest.param(
+            '{"type":"summary","summary":"x","leafUuid":"a"}', "claude-code", id="claude-summary"
+        ),
+        pytest.param(
+            '{"type":"started","key":"k","agentId":"a"}', "claude-code", id="claude-journal"
+        ),
+        pytest.param('[{"title":"x","mapping":{"a":{"message":', "chatgpt", id="chatgpt"),
+        pytest.param('{"conversationId":"x","messages":[]}', "librechat", id="librechat"),
+        pytest.param('{"version":4,"history":[', "chatbot-ui", id="chatbot-ui"),
+        pytest.param('{"message_tree_id":"x","prompt":{"role":"prompter"', "oasst", id="oasst"),
+        pytest.param(
+            '[{"user_message_id":"x","parent_message_id":null,"text":"","role":"prompter"}',
+            "oasst",
+            id="oasst-flat",
+        ),
+        pytest.param('{"type":"session","id":"x","timestamp":"t","cwd":"/"}', "pi", id="pi"),
+        pytest.param(
+            '{"instance_id":"x","instruction":"y","history":[]}', "openhands", id="openhands"
+        ),
+        pytest.param('{"environment":"main","trajectory":[', "swe-agent", id="swe-agent"),
+        pytest.param('{"history":[{"role":"system"}]}', "swe-agent", id="swe-agent-history"),
     ],
 )
 def test_detect(tmp_path: Path, text: str, form: str) -> None:

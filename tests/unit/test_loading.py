@@ -365,3 +365,18 @@ def test_a_piece_costs_what_it_holds(store: Store) -> None:
     lines = [{"session": f"{number % 7}", "kind": "event", "body": {}} for number in range(30)]
     assert loader.load(lines) == LoadResult(30, 0)
     assert not loader._unwritten
+
+
+def test_every_refusal_of_a_load_is_heard(store_path: Path) -> None:
+    """Two sessions of one piece were refused, and the load raised for the first of them. Nobody
+    heard of the second, so that closing the store raised for it, after the caller had dealt with
+    the load's error."""
+    with Store.open(store_path) as store:
+        store.session("a").append({"role": "user"}, id="x").result(10)
+        lines = [
+            {"session": name, "kind": "message", "body": {"role": "user"}, "id": "x"}
+            for name in ("b", "c", "d")
+        ]
+        with pytest.raises(DuplicateIdError):
+            store.load(lines)
+        assert [store.session(name).exists for name in "abcd"] == [True, False, False, False]

@@ -521,7 +521,7 @@ def test_the_expected_head_decides_not_the_clock(store: Store) -> None:
     second.append({"by": 2}).result()  # unchecked: follows whatever is there
     with pytest.raises(AppendConflictError):
         first.append({"by": 1}, expected_head=0).result()
-    first.append_event("metric", {"ms": 3}, expected_head=1).result()
+    first.append_event("my.metric", {"ms": 3}, expected_head=1).result()
     with pytest.raises(AppendConflictError):
         first.append({"by": 1}, expected_head=7).result()
     assert first.head == second.head == 2

@@ -23,10 +23,10 @@ from typer.core import TyperGroup
 
 from eventlog.errors import TurnlogError, UsageError
 from eventlog.version import VERSION
-from turnlog import terminal, upkeep
+from turnlog import looking, terminal, upkeep
 from turnlog.exits import ExitCode, exit_code_of, exit_table
 from turnlog.formats import format_table
-from turnlog.parsing import AsJson, SessionName, StorePath, TenantName, Verb, example, leave
+from turnlog.parsing import AsJson, StorePath, Verb, example, leave
 from turnlog.piped import STANDARD_INPUT
 
 EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
@@ -152,14 +152,6 @@ AnyTenantName = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
 ]
-Moment = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        metavar="SEQUENCE|TIME",
-        help="As it was after this event, or at this time (UTC); without it, as it is.",
-    ),
-]
 
 
 def _version(asked: bool) -> None:
@@ -219,17 +211,26 @@ def import_(
         str | None,
         typer.Option("--tenant", metavar="NAME", help="Put every session into this tenant."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Leave out sessions that would have to be mended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import sessions from files.
 
     What the store has already is skipped. A damaged session is named and left out, all others are
-    imported, and the exit code is 3. An import that was broken off goes on where it stopped when
+    imported, and the exit code is 3. So it is when a tree is mended: an event whose parent is
+    missing or follows it begins a path of its own, a record that is none or whose id came before is
+    left out, and each is named. An import that was broken off goes on where it stopped when
     it is started again. Standard input and pipes are read as turnlog's own export.
     """
     from turnlog.verbs import import_sessions
 
-    leave(import_sessions.run(store, files, format=format, tenant=tenant, as_json=as_json))
+    leave(
+        import_sessions.run(
+            store, files, format=format, tenant=tenant, strict=strict, as_json=as_json
+        )
+    )
 
 
 @app.command(
@@ -279,84 +280,7 @@ def export(
     )
 
 
-@app.command(
-    cls=Verb,
-    epilog=example(
-        "turnlog replay calls.turnlog call-42",
-        "turnlog replay calls.turnlog call-42 --speed 1",
-        "turnlog replay calls.turnlog call-42 --at 2026-01-31T12:00:00",
-    ),
-)
-def replay(
-    store: StorePath,
-    session: SessionName,
-    speed: Annotated[
-        float,
-        typer.Option(
-            "--speed", min=0.0, metavar="N", help="1 is as fast as it was, 10 ten times; 0 no wait."
-        ),
-    ] = 0.0,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after N events.")
-    ] = None,
-    at: Moment = None,
-    tenant: TenantName = "",
-    as_json: AsJson = False,
-) -> None:
-    """Replay a session on a virtual clock.
-
-    The same session always gives the same bytes. Times are those that came with the events; a
-    session without any is replayed by the times at which it was recorded.
-    """
-    from turnlog.verbs import replay_session
-
-    leave(
-        replay_session.run(
-            store, session, speed=speed, limit=limit, at=at, tenant=tenant, as_json=as_json
-        )
-    )
-
-
-@app.command(
-    cls=Verb,
-    epilog=example(
-        "turnlog show calls.turnlog call-42 --limit 20",
-        "turnlog show calls.turnlog call-42 --at 12 --state",
-        "turnlog show calls.turnlog -- -odd-name",
-    ),
-)
-def show(
-    store: StorePath,
-    session: SessionName,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Only the last N events.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
-    at: Moment = None,
-    state: Annotated[
-        bool, typer.Option("--state", help="Show its variables instead of its events.")
-    ] = False,
-    tenant: TenantName = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show a session as a transcript, or what its variables are.
-
-    With --at, the session as it was after an event or at a time.
-    """
-    from turnlog.verbs import show_session
-
-    leave(
-        show_session.run(
-            store,
-            session,
-            limit=limit,
-            full=full,
-            at=at,
-            variables=state,
-            tenant=tenant,
-            as_json=as_json,
-        )
-    )
+looking.add_to(app)
 
 
 @app.command(

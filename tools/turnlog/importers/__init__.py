@@ -13,22 +13,37 @@ from typing import Final
 from eventlog.errors import UsageError
 from turnlog.formats import FORMATS
 from turnlog.importers import (
+    chatgpt,
     chatterbot,
+    claude_code,
     crosswoz,
     jsonl,
+    librechat,
+    oasst,
     openai,
+    openhands,
+    pi,
     realpersonachat,
     sgd,
+    swe_agent,
     taskmaster,
     tau_bench,
 )
 from turnlog.importers.detect import detect
-from turnlog.importers.model import Damage, ParsedEvent, ParsedSession
+from turnlog.importers.model import Damage, Mend, ParsedEvent, ParsedSession
 from turnlog.importers.records import UnreadableFileError, open_file
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[ParsedSession | Damage]]]] = {
     "jsonl": jsonl.read,
     "openai": openai.read,
+    "claude-code": claude_code.read,
+    "chatgpt": chatgpt.read,
+    "librechat": librechat.read,
+    "chatbot-ui": librechat.read_chatbot_ui,
+    "oasst": oasst.read,
+    "pi": pi.read,
+    "openhands": openhands.read,
+    "swe-agent": swe_agent.read,
     "sgd": sgd.read,
     "taskmaster": taskmaster.read,
     "crosswoz": crosswoz.read,
@@ -42,6 +57,7 @@ assert list(_READERS) == list(FORMATS)
 __all__ = [
     "FORMATS",
     "Damage",
+    "Mend",
     "ParsedEvent",
     "ParsedSession",
     "UnreadableFileError",

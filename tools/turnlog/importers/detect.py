@@ -16,6 +16,26 @@ _TOKEN: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"?(\s*+:)?|[\[\]{}]', re.DOTAL
 _YAML: Final = re.compile(r"^(?:conversations|categories)[ \t]*:", re.MULTILINE)
 # A damaged first line must not hide what the others are.
 _LINES_TRIED: Final = 16
+_TREES: Final[dict[str, tuple[set[str], ...]]] = {
+    "claude-code": (
+        {"uuid", "parentUuid"},
+        {"type", "summary", "leafUuid"},
+        {"type", "messageId", "snapshot"},
+        {"type", "operation", "sessionId"},
+        {"type", "key", "agentId"},
+    ),
+    "chatgpt": ({"mapping", "title"}, {"mapping", "current_node"}),
+    "librechat": ({"conversationId", "messages"},),
+    "chatbot-ui": ({"version", "history"},),
+    "oasst": (
+        {"message_tree_id", "prompt"},
+        {"message_id", "parent_id", "text", "role"},
+        {"user_message_id", "parent_message_id", "text", "role"},
+    ),
+    "pi": ({"type", "id", "timestamp", "cwd"},),
+    "openhands": ({"history", "instruction"}, {"history", "instance_id"}),
+    "swe-agent": ({"trajectory", "history"}, {"trajectory", "environment"}),
+}
 
 
 @dataclass(slots=True)
@@ -81,6 +101,9 @@ def _guess_json(outline: _Outline, opener: str, *, is_line: bool = False) -> str
     keys = outline.keys
     if opener == "{" and {"session", "sequence", "kind"} <= keys:
         return "jsonl"
+    found = _guess_tree(keys)
+    if found is not None:
+        return found
     if "traj" in keys or "messages_display" in keys:
         return "tau-bench"
     if not is_line:
@@ -95,6 +118,15 @@ def _guess_json(outline: _Outline, opener: str, *, is_line: bool = False) -> str
     if "messages" in keys or "role" in keys:
         return "openai"
     return None
+
+
+def _guess_tree(keys: set[str]) -> str | None:
+    """A format of trees, told by keys that no other has together."""
+    for name, sets in _TREES.items():
+        for each in sets:
+            if each <= keys:
+                return name
+    return "swe-agent" if keys == {"history"} else None
 
 
 def _outline(text: str) -> _Outline:

@@ -5,16 +5,20 @@ Invariants:
 1. A parsed session holds everything that its record held: what is no turn's role and text is in the
    metadata of the event or of the session, under the name that the format gives it.
 2. Nothing of a broken session is yielded; a `Damage` says where and why.
+3. What was wrong with a session and could be mended is told by a `Mend` each.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-from eventlog.limits import NAME_BYTES_MAX
+from eventlog.limits import METADATA_BYTES_MAX, NAME_BYTES_MAX
+
+_METADATA_CHARS_MAX: Final = METADATA_BYTES_MAX // 4  # as JSON: far below, whatever its text is
 
 
 @dataclass(slots=True)
@@ -59,6 +63,22 @@ class ParsedEvent:
 
 
 @dataclass(slots=True)
+class Mend:
+    """Something wrong in a session that is imported all the same.
+
+    Attributes:
+        what: An event whose parent is not there or is one of its own followers, which begins a path
+            of its own then; a record whose id occurred before or that is none, which is left out.
+        line: The line, from 1, where there is one.
+        reason: What is wrong and what became of it, in one sentence.
+    """
+
+    what: Literal["orphan", "cycle", "duplicate", "record"]
+    line: int | None
+    reason: str
+
+
+@dataclass(slots=True)
 class ParsedSession:
     """One session as a file tells it, whole and checked.
 
@@ -72,6 +92,9 @@ class ParsedSession:
         lines: First and last line of the file that the session was read from, inclusive, from 1.
         event_lines: The line of each event, from 1, where every event has one of its own.
         contents: Lines of contents that events name, as the file has them.
+        mends: What was wrong and is mended.
+        is_foreign: Its ids are of another system, and stand in the metadata too: where the tenant
+            has one of them already, the events go without.
     """
 
     name: str
@@ -83,6 +106,8 @@ class ParsedSession:
     lines: tuple[int, int] | None = None
     event_lines: Sequence[int] | None = None
     contents: Sequence[dict[str, Any]] = ()
+    mends: Sequence[Mend] = ()
+    is_foreign: bool = False
 
 
 @dataclass(slots=True)
@@ -208,3 +233,30 @@ def objects(values: list[Any], what: str) -> list[dict[str, Any]]:
 def without(record: dict[str, Any], *keys: str) -> dict[str, Any]:
     """A copy of the record without some of its fields: what goes into metadata."""
     return {key: value for key, value in record.items() if key not in keys}
+
+
+def compaction(summary: str, through: int | None, **data: Any) -> dict[str, Any]:
+    """The body of an event of kind ``compaction``.
+
+    Args:
+        summary: What stands for the events that are left out of the view.
+        through: Sequence of the last of them; None leaves none out.
+        data: What else the format says about it.
+    """
+    if through is not None:
+        data["through"] = through
+    return {"summary": summary, "data": data}
+
+
+def split_large(rest: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Divide what stands beside a body into what metadata takes, and fields too large for that."""
+    size = len(json.dumps(rest))
+    if size <= _METADATA_CHARS_MAX:
+        return rest or None, {}
+    large: dict[str, Any] = {}
+    for key in sorted(rest, key=lambda each: len(json.dumps(rest[each])), reverse=True):
+        large[key] = rest[key]
+        size -= len(json.dumps(rest[key]))
+        if size <= _METADATA_CHARS_MAX:
+            break
+    return {key: value for key, value in rest.items() if key not in large} or None, large

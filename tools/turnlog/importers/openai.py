@@ -15,10 +15,9 @@ its zone, is the event's given time. Names are `<file stem>/<number>`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from turnlog.importers.model import (
     BadRecordError,
@@ -37,10 +36,7 @@ from turnlog.importers.records import (
     line_records,
     sessions,
 )
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_SECONDS_MAX: Final = 253_402_300_800  # the year 10000; larger numbers are no seconds
+from turnlog.importers.times import moment_us
 
 
 def read(path: Path) -> Iterator[ParsedSession | Damage]:
@@ -112,20 +108,4 @@ def _one_session(
 
 def _event(message: dict[str, Any], what: str) -> ParsedEvent:
     field(message, "role", str, what)
-    return ParsedEvent("message", message, time_us=_time_us(message.get("created_at")))
-
-
-def _time_us(value: Any) -> int | None:
-    """The given time, or None where the value is no time: the body keeps it in any case."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float) and 0 <= value < _SECONDS_MAX:
-        return round(value * 1_000_000)
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-            if moment.tzinfo is not None:
-                return (moment - _EPOCH) // _MICROSECOND
-        except (ValueError, OverflowError):
-            pass
-    return None
+    return ParsedEvent("message", message, time_us=moment_us(message.get("created_at")))

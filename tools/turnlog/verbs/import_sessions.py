@@ -5,11 +5,14 @@ Invariants:
     2. What the store holds of a session must be the beginning of what the file holds, event for
        event; then the rest is appended, and nothing when there is no rest. Else it is a conflict.
     3. What is left out of a session is told once: the first line to blame, and how much it is.
+    4. What is wrong with a session and can be mended is mended and told, or with ``strict`` the
+       session is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -17,10 +20,7 @@ from typing import Any
 
 from engine import Store
 from engine.contents import ContentNames
-from engine.drafting import draft_event
 from engine.export import encode_line, escape, escape_line, line_mapping
-from engine.kinds import CONTROLS
-from engine.loading import encode_facts
 from engine.salvage import MARK_KIND
 from eventlog.errors import (
     ConflictError,
@@ -32,40 +32,23 @@ from eventlog.errors import (
 from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
 from turnlog import importers, terminal
 from turnlog.exits import ExitCode
+from turnlog.incoming import Incoming, Line, RefusedError, prepared, refuse_unfit
 from turnlog.piped import copied, is_piped, name_of
 from turnlog.stores import is_vacant, opened_when_needed
 from turnlog.terminal import counted
 
-Line = dict[str, Any]
-
-_FACTS = (
-    "id",
-    "time_us",
-    "recorded_us",
-    "tokens",
-    "run_id",
-    "turn_id",
-    "speech_id",
-    "request_id",
-    "metadata",
-    "body",
-)
-
-
+_MENDED = {  # in the summary, by what was wrong
+    "orphan": "orphan",
+    "cycle": "cycle",
+    "duplicate": "duplicate",
+    "record": "bad record",
+}
 PIPED_FORMAT = "jsonl"  # of what has no name of its own
 NAMED_MAX = 100  # of what is left out, on standard error; all of it is in the result
 
 
-class _RefusedError(TurnlogError):
-    """A session is not taken; the sequence tells which of its events is to blame."""
-
-    def __init__(self, message: str, sequence: int) -> None:
-        super().__init__(message)
-        self.sequence = sequence
-
-
 # What one session does not get past, while the others go on.
-_REFUSALS = (_RefusedError, ConflictError, DamagedInputError, UsageError)
+_REFUSALS = (RefusedError, ConflictError, DamagedInputError, UsageError)
 
 
 @dataclass(slots=True)
@@ -75,6 +58,7 @@ class Tally:
     Attributes:
         marks: Events that stand for lost ones; ``events`` counts them too.
         damaged: What was left out, one entry a session, or a line or file that names none.
+        mended: What was wrong with sessions that were imported, one entry a place.
     """
 
     sessions: int = 0
@@ -83,36 +67,17 @@ class Tally:
     skipped_sessions: int = 0
     skipped_events: int = 0
     damaged: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Session:
-    """A session on its way: where it comes from and its lines."""
-
-    file: str
-    first_line: int | None
-    tenant: str
-    name: str
-    lines: list[Line]
-    event_lines: Sequence[int] | None
-    contents: list[Line]
-
-    @property
-    def first(self) -> int:
-        """Its first sequence; above 0 where it tells that what was before it was purged."""
-        line = self.lines[0]
-        first: int = 0 if line.get("opening") is None else line["sequence"]
-        return first
-
-    def line_of(self, number: int | None) -> int | None:
-        """The line of the file that holds an event, or else the session's first."""
-        if number is None or self.event_lines is None or number >= len(self.event_lines):
-            return self.first_line
-        return self.event_lines[number]
+    mended: list[dict[str, Any]] = field(default_factory=list)
 
 
 def run(
-    path: Path, files: list[Path], *, format: str | None, tenant: str | None, as_json: bool
+    path: Path,
+    files: list[Path],
+    *,
+    format: str | None,
+    tenant: str | None,
+    strict: bool,
+    as_json: bool,
 ) -> ExitCode:
     """Import the files one after the other; a negative exit code tells of what was left out."""
     _refuse_format(format, files)
@@ -125,8 +90,11 @@ def run(
             for item in _read(file, format):
                 if isinstance(item, importers.Damage):
                     batch.report(item, tenant)
+                elif strict and item.mends:
+                    for damage in _refused(name_of(file), item):
+                        batch.report(damage, tenant)
                 else:
-                    batch.add(_prepared(name_of(file), item, tenant))
+                    batch.add(prepared(name_of(file), item, tenant))
                     bar.advance(0, f"{tally.events:,} events, {file.name}")
             bar.advance(_size(file))
         batch.load()
@@ -142,11 +110,23 @@ def run(
                 "skipped_sessions": tally.skipped_sessions,
                 "skipped_events": tally.skipped_events,
                 "damaged": escape(tally.damaged),  # a file's name need not be UTF-8
+                "mended": escape(tally.mended),
             }
         )
     else:
         screen.line("; ".join(_summary(tally)))
-    return ExitCode.DAMAGED_INPUT if tally.damaged else ExitCode.OK
+    return ExitCode.DAMAGED_INPUT if tally.damaged or tally.mended else ExitCode.OK
+
+
+def _refused(file: str, parsed: importers.ParsedSession) -> Iterator[importers.Damage]:
+    """What is to be mended, as what leaves the session out."""
+    first = None if parsed.lines is None else parsed.lines[0]
+    for mend in parsed.mends:
+        reason = mend.reason.partition("; ")[0]
+        line = first if mend.line is None else mend.line
+        yield importers.Damage(
+            file, line, parsed.name, reason, tenant=parsed.tenant, events=len(parsed.events)
+        )
 
 
 def _summary(tally: Tally) -> Iterator[str]:
@@ -167,6 +147,10 @@ def _summary(tally: Tally) -> Iterator[str]:
             at_least = any(entry["events"] is None for entry in tally.damaged)
             words += f", {'at least ' if at_least else ''}{counted(events, 'event')}"
         yield words
+    if tally.mended:
+        kinds = Counter(entry["what"] for entry in tally.mended)
+        counts = (counted(kinds[what], words) for what, words in _MENDED.items() if kinds[what])
+        yield f"mended {', '.join(counts)}"
 
 
 def _size(file: Path) -> int:
@@ -204,80 +188,13 @@ def _read(file: Path, format: str | None) -> Iterator[importers.ParsedSession | 
         yield importers.Damage(str(file), None, None, error.reason)
 
 
-def _prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) -> _Session:
-    """The session as export lines of plain values.
-
-    Where no event names its parent, as in all foreign formats, each follows the one before.
-    """
-    into = parsed.tenant if tenant is None else tenant
-    is_numbered = any(event.sequence is not None for event in parsed.events)
-    has_parents = any(event.parent is not None for event in parsed.events)
-    facts = {"user_id": parsed.user_id, "title": parsed.title, "metadata": parsed.metadata}
-    opening = {key: fact for key, fact in facts.items() if fact is not None}
-    lines: list[Line] = []
-    head: int | None = None
-    for number, event in enumerate(parsed.events):
-        line: Line = {"tenant": into, "session": parsed.name, "kind": event.kind}
-        sequence = event.sequence if is_numbered else number
-        line["sequence"] = sequence
-        is_control = event.kind in CONTROLS
-        line["parent"] = event.parent if has_parents or is_control else head
-        if not is_control:
-            head = sequence
-        if number == 0 and sequence and event.opening is not None:
-            line |= {"opening": event.opening, "base": event.base}  # what was before was purged
-        elif number == 0:
-            line["opening"] = event.opening or opening or None
-        for key in _FACTS:
-            line[key] = getattr(event, key)
-        line["blobs"] = event.blobs
-        lines.append(line)
-    if not lines:
-        # As a session that was created and nothing more; its facts are worth keeping.
-        empty: Line = {"tenant": into, "session": parsed.name, "kind": "open", "sequence": 0}
-        lines.append({**empty, "parent": None, "opening": opening or None})
-    first_line = None if parsed.lines is None else parsed.lines[0]
-    contents = [{**line, "tenant": into} for line in parsed.contents]
-    return _Session(file, first_line, into, parsed.name, lines, parsed.event_lines, contents)
-
-
-def _refuse_unfit(session: _Session) -> None:
-    """Refuse a session that the store would not take whole, or not as its lines say.
-
-    Asked before anything is written, since a long session is committed in pieces.
-
-    Raises:
-        _RefusedError: A value that cannot be stored, a sequence that is missing, or branches, which
-            the linear history of this release would flatten.
-    """
-    head: int | None = None
-    ids: set[str] = set()
-    first = session.first
-    knows_head = not first
-    for number, line in enumerate(session.lines):
-        if line["sequence"] != first + number:
-            raise _RefusedError(f"sequence {first + number} is missing", number)
-        is_control = line["kind"] in CONTROLS
-        if not knows_head and not is_control:
-            head, knows_head = line["parent"], True  # a purged event, or none
-        if line["parent"] != (None if is_control else head):
-            raise _RefusedError(
-                f"sequence {first + number} does not follow the event before it; sessions with "
-                "branches cannot be imported",
-                number,
-            )
-        if not is_control:
-            head = first + number
-        facts: dict[str, Any] = {key: line.get(key) for key in _FACTS}
-        if facts["id"] in ids:
-            raise _RefusedError(f"the id {terminal.quote(facts['id'])} occurs twice in it", number)
-        if facts["id"] is not None:
-            ids.add(facts["id"])
-        try:
-            encode_facts(line.get("opening") or {})
-            draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
-        except UsageError as error:
-            raise _RefusedError(str(error), number) from error
+def _place(entry: dict[str, Any]) -> str:
+    """Where something is: file and line, and the session as far as it is known."""
+    where = entry["file"] if entry["line"] is None else f"{entry['file']}:{entry['line']}"
+    if entry["session"] is None:
+        return f"{where}: "
+    of_tenant = f"{terminal.quote(entry['tenant'])}/" if entry["tenant"] else ""
+    return f"{where}: session {of_tenant}{terminal.quote(entry['session'])}: "
 
 
 class _Batch:
@@ -286,7 +203,7 @@ class _Batch:
     def __init__(self, store: Callable[[], Store], tally: Tally) -> None:
         self._store = store
         self._tally = tally
-        self._sessions: dict[tuple[str, str], tuple[_Session, list[Line]]] = {}
+        self._sessions: dict[tuple[str, str], tuple[Incoming, list[Line]]] = {}
         self._events = 0
         self._untold = False  # the last entry of what is left out; more of it may come
 
@@ -326,19 +243,14 @@ class _Batch:
                 terminal.note("more is left out; --json names all of it")
             return
         entry = self._tally.damaged[-1]
-        where = entry["file"] if entry["line"] is None else f"{entry['file']}:{entry['line']}"
-        what = ""
-        if entry["session"] is not None:
-            of_tenant = f"{terminal.quote(entry['tenant'])}/" if entry["tenant"] else ""
-            what = f"session {of_tenant}{terminal.quote(entry['session'])}: "
         reason = entry["reason"]
         if entry["more_lines"]:
             reason += f", and {counted(entry['more_lines'], 'more bad line')}"
         if entry["events"]:
             reason += f"; {counted(entry['events'], 'event')} left out"
-        terminal.complain(f"{where}: {what}{reason}")
+        terminal.complain(f"{_place(entry)}{reason}")
 
-    def add(self, session: _Session) -> None:
+    def add(self, session: Incoming) -> None:
         """Take a session; what the store has of it already is left out."""
         key = (session.tenant, session.name)
         if key in self._sessions:
@@ -348,14 +260,38 @@ class _Batch:
         except _REFUSALS as error:
             self._refuse(session, session.lines, error)
             return
+        self._tell_mends(session)
+        arrived = max(0, session.tried - len(rest))
+        session.tried = 0
+        self._tally.events += arrived
+        self._tally.skipped_events -= arrived  # they are among what the store has now
         if not rest:
-            self._tally.skipped_sessions += 1
+            self._tally.sessions += bool(arrived)
+            self._tally.skipped_sessions += not arrived
             self._tally.skipped_events += len(session.lines)
             return
         self._sessions[key] = (session, rest)
         self._events += len(rest)
         if self._events >= COMMIT_EVENTS_MAX:
             self.load()
+
+    def _tell_mends(self, session: Incoming) -> None:
+        for mend in session.mends:
+            entry = {
+                "file": session.file,
+                "tenant": session.tenant,
+                "session": session.name,
+                "line": session.first_line if mend.line is None else mend.line,
+                "what": mend.what,
+                "reason": mend.reason,
+            }
+            self._tally.mended.append(entry)
+            if len(self._tally.mended) <= NAMED_MAX:
+                self.tell()
+                terminal.complain(f"{_place(entry)}{mend.reason}")
+            elif len(self._tally.mended) == NAMED_MAX + 1:
+                terminal.note("more is mended; --json names all of it")
+        session.mends = ()  # told once, however often the session is tried
 
     def load(self) -> None:
         """Load what was taken; when one session is refused, the others go one by one."""
@@ -367,8 +303,18 @@ class _Batch:
         try:
             self._load(waiting)
         except _REFUSALS as error:
+            for session, rest in waiting:
+                session.tried = len(rest)
             if len(waiting) == 1:
-                self._refuse(*waiting[0], error)
+                session, rest = waiting[0]
+                if session.is_foreign and isinstance(error, DuplicateIdError):
+                    # The tenant has a copy of some of it, and each id stands in the metadata, too.
+                    for line in session.lines:
+                        line["id"] = None
+                    self.add(session)
+                    self.load()
+                    return
+                self._refuse(session, rest, error)
                 return
             for session, _ in waiting:
                 self.add(session)
@@ -380,7 +326,7 @@ class _Batch:
             self._tally.marks += sum(line["kind"] == MARK_KIND for line in rest)
             self._tally.skipped_events += len(session.lines) - len(rest)
 
-    def _load(self, waiting: list[tuple[_Session, list[Line]]]) -> None:
+    def _load(self, waiting: list[tuple[Incoming, list[Line]]]) -> None:
         lines = (
             line
             for session, rest in waiting
@@ -388,11 +334,11 @@ class _Batch:
         )
         self._store().load(lines, piece_events=BATCH_EVENTS_MAX)
 
-    def _refuse(self, session: _Session, rest: list[Line], error: TurnlogError) -> None:
+    def _refuse(self, session: Incoming, rest: list[Line], error: TurnlogError) -> None:
         """Take a session that the store refuses, with the line that is to blame as far as known."""
         reason = str(error)
         number: int | None = None
-        if isinstance(error, _RefusedError):
+        if isinstance(error, RefusedError):
             number = error.sequence
         elif isinstance(error, DamagedInputError):
             reason = error.reason
@@ -412,19 +358,19 @@ class _Batch:
             )
         )
 
-    def _rest(self, session: _Session) -> list[Line]:
+    def _rest(self, session: Incoming) -> list[Line]:
         """The lines that the store does not hold yet.
 
         Raises:
-            _RefusedError: It holds something else, or cannot hold this session.
+            RefusedError: It holds something else, or cannot hold this session.
         """
-        _refuse_unfit(session)
+        refuse_unfit(session)
         stored = self._store().tenant(session.tenant).session(session.name)
         info = stored.info()
         if info is None:
             return session.lines
         if session.first > info.event_count:
-            raise _RefusedError(f"sequence {info.event_count} is missing", 0)
+            raise RefusedError(f"sequence {info.event_count} is missing", 0)
         # What was purged, here or there, is not compared.
         count = max(session.first, info.first_sequence) - session.first
         names = ContentNames.of_store(self._store())
@@ -438,8 +384,11 @@ class _Batch:
                     each.pop("base", None)
             if "recorded_us" not in theirs:
                 del ours["recorded_us"]
+            if session.is_foreign and ("id" in ours) != ("id" in theirs):
+                ours.pop("id", None)  # which one of them goes without: its metadata has it
+                theirs.pop("id", None)
             if encode_line(ours) != encode_line(theirs):
                 sequence = session.first + count
-                raise _RefusedError(f"the store holds another event at sequence {sequence}", count)
+                raise RefusedError(f"the store holds another event at sequence {sequence}", count)
             count += 1
         return session.lines[count:]

@@ -12,6 +12,7 @@ from engine.export import encode_line, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.moments import moment_of
+from turnlog.paths import BranchPath
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import FIRST_EVENTS, Timeline, entry, heading, offset_text
 
@@ -23,6 +24,7 @@ def run(
     speed: float,
     limit: int | None,
     at: str | None,
+    branch: str | None,
     tenant: str,
     as_json: bool,
 ) -> ExitCode:
@@ -32,14 +34,17 @@ def run(
         session = existing_session(store, tenant, name)
         info = session.info() if at is None else moment_of(session, at).info()
         assert info is not None
-        timeline = Timeline(islice(session.events(), FIRST_EVENTS))
+        path_to = None if branch is None else BranchPath(session, branch, at=at is not None)
+        first = session.events() if path_to is None else path_to.events()
+        timeline = Timeline(islice(first, FIRST_EVENTS))
         if not as_json:
             screen.line(("  ".join([*heading(info), timeline.start_text()]), "bold"))
         digest = blake2b(digest_size=16)
         count = 0
         lasted_us = 0
         waited = _Pace(speed)
-        for event in islice(session.events(last=info.last_sequence), limit):
+        events = session.events(last=info.last_sequence) if path_to is None else path_to.events()
+        for event in islice(events, limit):
             offset_us = timeline.offset_us(event)
             lasted_us = max(lasted_us, offset_us)
             line = _line(event, offset_us)
@@ -53,11 +58,13 @@ def run(
             else:
                 screen.line(*entry(event, offset_us, clip=None))
         if not as_json:
-            events = terminal.counted(count, "event")
-            if limit is not None and count < info.event_count:
-                events = f"the first {count:,} of {terminal.counted(info.event_count, 'event')}"
+            counts = terminal.counted(count, "event")
+            if path_to is not None:
+                counts = f"{count:,} of {terminal.counted(info.event_count, 'event')}"
+            elif limit is not None and count < info.event_count:
+                counts = f"the first {count:,} of {terminal.counted(info.event_count, 'event')}"
             lasted = offset_text(lasted_us).removeprefix("+")
-            screen.line((f"{events} in {lasted}, content {digest.hexdigest()}", "bold"))
+            screen.line((f"{counts} in {lasted}, content {digest.hexdigest()}", "bold"))
     return ExitCode.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from engine.export import escape, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.moments import moment_of
+from turnlog.paths import BranchPath
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import (
     CLIP_CHARS,
     FIRST_EVENTS,
+    Parts,
     Timeline,
     entry,
     heading,
@@ -31,14 +34,19 @@ def run(
     limit: int | None,
     full: bool,
     at: str | None,
+    branch: str | None,
     variables: bool,
     tenant: str,
     as_json: bool,
 ) -> ExitCode:
-    """Write the last ``limit`` events of a session, or all of them; or its variables."""
+    """Write the last ``limit`` events of a session or path, or all of them; or its variables."""
     screen = terminal.Screen()
     with open_to_read(path) as store:
         session = existing_session(store, tenant, name)
+        if branch is not None:
+            path_to = BranchPath(session, branch, at=at is not None, state=variables)
+            _show_path(screen, session, path_to, limit=limit, full=full, as_json=as_json)
+            return ExitCode.OK
         moment = None if at is None else moment_of(session, at)
         if variables:
             _show_variables(screen, (session if moment is None else moment).variables(), as_json)
@@ -62,6 +70,33 @@ def run(
             clip = None if full else CLIP_CHARS
             screen.line(*entry(event, timeline.offset_us(event), clip=clip))
     return ExitCode.OK
+
+
+def _show_path(
+    screen: terminal.Screen,
+    session: Session,
+    path: BranchPath,
+    *,
+    limit: int | None,
+    full: bool,
+    as_json: bool,
+) -> None:
+    if as_json:
+        for event in deque(path.events(), limit) if limit is not None else path.events():
+            screen.data(line_mapping(event))
+        return
+    timeline = Timeline(islice(path.events(), FIRST_EVENTS))
+    shown: deque[Parts] = deque(maxlen=limit)
+    count = 0
+    for event in path.events():
+        shown.append(entry(event, timeline.offset_us(event), clip=None if full else CLIP_CHARS))
+        count += 1
+    info = session.info()
+    assert info is not None
+    counts = f"{count:,} of {terminal.counted(info.event_count, 'event')}"
+    screen.line(("  ".join([*heading(info), counts]), "bold"))
+    for parts in shown:
+        screen.line(*parts)
 
 
 def _show_variables(screen: terminal.Screen, found: list[Variable], as_json: bool) -> None:

@@ -1,0 +1,407 @@
+"""Trees come in as trees: the path to each leaf is that of the raw file, and nothing hangs.
+
+The raw files are read here by code that shares nothing with the importers.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Event, Session, Store
+from turnlog.exits import ExitCode
+
+Raw = dict[str, Any]
+
+
+@dataclass
+class RawTree:
+    """What one session should hold: records by id, and their parents."""
+
+    file: Path
+    session: str
+    parents: dict[Any, Any] = field(default_factory=dict)
+    texts: dict[Any, Any] = field(default_factory=dict)
+
+    def add(self, own: Any, parent: Any, text: Any) -> None:
+        if own not in self.parents:
+            self.parents[own], self.texts[own] = parent, text
+
+    def paths(self) -> dict[Any, list[Any]]:
+        """The path from the root to each leaf, by the leaf."""
+        known = {
+            own: above if above in self.parents else None for own, above in self.parents.items()
+        }
+        followed = set(known.values())
+        found = {}
+        for leaf in known:
+            if leaf not in followed:
+                path, at = [], leaf
+                while at is not None:
+                    path.append(at)
+                    at = known[at]
+                found[leaf] = path[::-1]
+        return found
+
+
+def lines_in(file: Path) -> Iterator[Any]:
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        if line.strip():
+            yield json.loads(line)
+
+
+def claude_code(file: Path) -> Iterator[RawTree]:
+    records = [each for each in lines_in(file) if isinstance(each, dict)]
+    of = next((each["sessionId"] for each in records if "uuid" in each), None)
+    name = file.stem
+    if name.startswith("agent-"):
+        name = f"{of}/{name}"
+    elif name == "journal":
+        name = f"{file.parent.name}/{name}"
+    tree = RawTree(file, name)
+    for each in records:
+        if "uuid" in each:
+            said = each.get("message")
+            text = said.get("content") if isinstance(said, dict) else said
+            tree.add(each["uuid"], each["parentUuid"], text)
+    yield tree
+
+
+def chat_exports(file: Path) -> Iterator[RawTree]:
+    value = json.loads(file.read_text(encoding="utf-8"))
+    if "chatgpt" in file.name:
+        for chat in value:
+            tree = RawTree(file, chat["conversation_id"])
+            for own, node in chat["mapping"].items():
+                said = node["message"] or {"content": {"parts": [None]}}
+                parts = said["content"].get("parts", [said["content"]])
+                tree.add(own, node["parent"], parts[0])
+            yield tree
+    elif "librechat" in file.name:
+        tree = RawTree(file, value["conversationId"])
+
+        def walk(messages: list[Raw], above: Any) -> None:
+            for each in messages:
+                tree.add(each["messageId"], above or each["parentMessageId"], each["text"])
+                walk(each.get("children", []), each["messageId"])
+
+        walk(value["messages"], None)
+        yield tree
+    else:
+        for chat in value["history"]:
+            tree = RawTree(file, chat["id"])
+            for place, each in enumerate(chat["messages"]):
+                tree.add(place, place - 1, each["content"])
+            yield tree
+
+
+def oasst(file: Path) -> Iterator[RawTree]:
+    if file.suffix == ".jsonl":
+        for record in lines_in(file):
+            tree = RawTree(file, record["message_tree_id"])
+
+            def walk(each: Raw, above: Any, tree: RawTree = tree) -> None:
+                tree.add(each["message_id"], above, each["text"])
+                for reply in each["replies"]:
+                    walk(reply, each["message_id"])
+
+            walk(record["prompt"], None)
+            yield tree
+        return
+    trees: dict[str, RawTree] = {}
+    for each in json.loads(file.read_text(encoding="utf-8")):  # parents come first there
+        own, above = each["user_message_id"], each["parent_message_id"]
+        tree = trees[own] = trees[above] if above else RawTree(file, own)
+        tree.add(own, above, each["text"])
+    yield from {id(tree): tree for tree in trees.values()}.values()
+
+
+def pi(file: Path) -> Iterator[RawTree]:
+    header, *entries = lines_in(file)
+    tree = RawTree(file, header["id"])
+    for place, each in enumerate(entries):
+        said = each.get("message", {}).get("content", each.get("summary"))
+        tree.add(place, place - 1, said)
+    yield tree
+
+
+def openhands(file: Path) -> Iterator[RawTree]:
+    for run in lines_in(file):
+        issue = run.get("issue", {})
+        name = f"{issue.get('owner')}/{issue.get('repo')}#{issue.get('number')}"
+        tree = RawTree(file, run.get("instance_id", name))
+        for place, each in enumerate(run["history"]):
+            tree.add(place, place - 1, each.get("args", {}).get("content", each.get("content")))
+        yield tree
+
+
+def swe_agent(file: Path) -> Iterator[RawTree]:
+    tree = RawTree(file, f"{file.parent.name}/{file.stem}")
+    for place, each in enumerate(json.loads(file.read_text(encoding="utf-8"))["history"]):
+        tree.add(place, place - 1, each["content"])
+    yield tree
+
+
+SOURCES = {
+    "claude-code-sessions-a": (claude_code, ("uuid",)),
+    "chat-export-trees": (chat_exports, ("id", "messageId")),
+    "oasst-trees": (oasst, ("message_id", "user_message_id")),
+    "pi-session-compaction": (pi, ()),
+    "openhands-event-history": (openhands, ()),
+    "swe-agent-trajectories": (swe_agent, ()),
+}
+
+
+def unpacked(corpus: Path, source: str, into: Path) -> list[Path]:
+    with tarfile.open(corpus / source / "data.tar.xz", "r:xz") as archive:
+        archive.extractall(into, filter="data")
+    files = sorted(each for each in into.rglob("*") if each.is_file())
+    return [each for each in files if each.name != "LICENSE"]
+
+
+def own_id(event: Event, place: int, keys: tuple[str, ...]) -> Any:
+    """The source's id of an event, or where in the session it stands."""
+    said: Raw = {**(event.body if event.kind == "event" else {}), **(event.metadata or {})}
+    return next((said[key] for key in keys if key in said), place)
+
+
+def text_of(event: Event) -> Any:
+    body = event.body
+    if event.kind == "compaction":
+        return body["summary"]
+    content = body.get("content", body.get("args", {}).get("content"))
+    if isinstance(content, list) and len(content) == 1 and "parts" in content[0]:
+        return content[0]["parts"][0]
+    return content
+
+
+def tenant_of(tree: RawTree) -> str:
+    return tree.file.stem if "chat" in tree.file.name else ""
+
+
+def check_tree(session: Session, tree: RawTree, keys: tuple[str, ...]) -> int:
+    history = [each for each in session.events() if each.kind not in ("annotation", "head_move")]
+    ids = {each.sequence: own_id(each, place, keys) for place, each in enumerate(history)}
+    followed = {each.parent for each in history}
+    leaves = [each.sequence for each in history if each.sequence not in followed]
+    paths = {
+        ids[leaf]: [ids[event.sequence] for event in session.path_events(leaf)] for leaf in leaves
+    }
+    assert paths == tree.paths()
+    for event in history:
+        raw = tree.texts[ids[event.sequence]]
+        if event.kind == "message" and not (isinstance(raw, dict) and "content_type" in raw):
+            assert text_of(event) == raw
+    branches = session.branches()
+    assert {each.leaf for each in branches} >= set(leaves)
+    return len(leaves)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_path_of_each_leaf_is_that_of_the_raw_file(
+    turnlog: Any, corpus: Path, tmp_path: Path, source: str
+) -> None:
+    files = unpacked(corpus, source, tmp_path / "raw")
+    trees_of, keys = SOURCES[source]
+    trees = [tree for file in files for tree in trees_of(file)]
+    by_tenant: dict[str, list[Path]] = {}
+    for tree in trees:
+        if tree.file not in by_tenant.setdefault(tenant_of(tree), []):
+            by_tenant[tenant_of(tree)].append(tree.file)
+    for _ in range(2):
+        for tenant, chosen in by_tenant.items():  # two exports hold one conversation each in part
+            into = ["--tenant", tenant] if tenant else []
+            done = turnlog("import", tmp_path / "store", *chosen, *into, "--json")
+            result = json.loads(done.out)
+            assert result["damaged"] == []
+            assert done.code == (ExitCode.DAMAGED_INPUT if result["mended"] else 0)
+    with Store.open(tmp_path / "store", create=False) as store:
+        checked = [
+            check_tree(store.tenant(tenant_of(tree)).session(tree.session), tree, keys)
+            for tree in trees
+        ]
+        names = {(each.tenant, each.name) for name in by_tenant for each in _sessions(store, name)}
+    assert names == {(tenant_of(tree), tree.session) for tree in trees}
+    assert sum(checked) >= len([tree for tree in trees if tree.parents])
+    _goes_round(turnlog, tmp_path)
+
+
+def _sessions(store: Store, tenant: str) -> Any:
+    return store.tenant(tenant).sessions(10_000).sessions
+
+
+def _goes_round(turnlog: Any, folder: Path) -> None:
+    """Export → import → export is byte-identical."""
+    exported = turnlog("export", folder / "store", "-o", folder / "first.jsonl")
+    assert exported.code == 0
+    assert turnlog("import", folder / "again", folder / "first.jsonl").code == 0
+    assert turnlog("export", folder / "again", "-o", folder / "second.jsonl").code == 0
+    assert (folder / "first.jsonl").read_bytes() == (folder / "second.jsonl").read_bytes()
+
+
+@pytest.mark.corpus
+def test_the_raw_records_of_claude_code_can_be_made_again(
+    turnlog: Any, corpus: Path, tmp_path: Path
+) -> None:
+    files = unpacked(corpus, "claude-code-sessions-a", tmp_path / "raw")
+    files = [file for file in files if "real_projects" in file.parts]
+    assert turnlog("import", tmp_path / "store", *files).code == 0
+    with Store.open(tmp_path / "store", create=False) as store:
+        for file in files:
+            (tree,) = claude_code(file)
+            assert [_record(event) for event in store.session(tree.session).events()] == list(
+                lines_in(file)
+            )
+
+
+def _record(event: Event) -> Any:
+    if event.kind != "message":
+        return event.body
+    body = dict(event.body)
+    rest = {**(event.metadata or {}), **body.pop("beside", {})}
+    if "usage" in rest:
+        body["usage"] = rest.pop("usage")
+    return {**rest, "message": body}
+
+
+@pytest.mark.corpus
+def test_what_pi_kept_at_each_compaction_is_what_follows_its_boundary(
+    turnlog: Any, corpus: Path, tmp_path: Path
+) -> None:
+    (file,) = unpacked(corpus, "pi-session-compaction", tmp_path / "raw")
+    raw = list(lines_in(file))
+    assert turnlog("import", tmp_path / "store", file).code == 0
+    with Store.open(tmp_path / "store", create=False) as store:
+        session = store.session(raw[0]["id"])
+        compactions = [each for each in session.events() if each.kind == "compaction"]
+        for event in compactions:
+            line = raw[event.sequence + 1]
+            assert event.body["summary"] == line["summary"]
+            kept = [
+                each.body["content"]
+                for each in session.path_events(event.sequence)
+                if each.sequence > event.body["data"]["through"] and "content" in each.body
+            ]
+            entries = raw[line["firstKeptEntryIndex"] : event.sequence + 1]
+            wanted = [
+                each["message"]["content"] for each in entries if "content" in each["message"]
+            ]
+            assert kept == wanted
+    assert len(compactions) == 2
+
+
+# Broken ones
+
+
+def record(uuid: str, parent: str | None) -> Raw:
+    return {
+        "parentUuid": parent,
+        "uuid": uuid,
+        "sessionId": "s",
+        "type": "user",
+        "message": {"role": "user", "content": uuid},
+    }
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A cycle of two, an orphan, an id that comes again, and a line that is no object."""
+    lines = [
+        record("a", None),
+        record("b", "c"),
+        record("c", "b"),
+        "no object",
+        record("d", "gone"),
+        record("e", "d"),
+        record("a", "e"),
+    ]
+    path = tmp_path / "broken.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_broken_tree_is_mended_and_told(turnlog: Any, tmp_path: Path, broken: Path) -> None:
+    for _ in range(2):
+        outcome = turnlog("import", tmp_path / "store", broken)
+        assert outcome.code == ExitCode.DAMAGED_INPUT
+        for line, words in (
+            (2, "'b' follows itself by way of 1 other"),
+            (4, "no object"),
+            (5, "'d' follows 'gone', which is not there"),
+            (7, "the id 'a' occurs again; what it had in line 1 counts"),
+        ):
+            (told,) = [each for each in outcome.err.splitlines() if f"{broken}:{line}: " in each]
+            assert words in told
+            assert "session broken" in told
+        assert "mended 1 orphan, 1 cycle, 1 duplicate, 1 bad record" in outcome.out
+    with Store.open(tmp_path / "store", create=False) as store:
+        events = list(store.session("broken").events())
+    assert [(each.id, each.parent) for each in events] == [
+        ("a", None),
+        ("b", None),
+        ("c", 1),
+        ("d", None),
+        ("e", 3),
+    ]
+    _goes_round(turnlog, tmp_path)
+
+
+def test_strict_leaves_a_broken_tree_out(turnlog: Any, tmp_path: Path, broken: Path) -> None:
+    whole = tmp_path / "whole.jsonl"
+    whole.write_text(json.dumps(record("x", None)) + "\n")
+    outcome = turnlog("import", tmp_path / "store", broken, whole, "--strict", "--json")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    result = json.loads(outcome.out)
+    assert (result["sessions"], result["events"], result["mended"]) == (1, 1, [])
+    (entry,) = result["damaged"]
+    assert (entry["session"], entry["line"], entry["more_lines"]) == ("broken", 2, 3)
+    with Store.open(tmp_path / "store", create=False) as store:
+        assert [store.session(name).exists for name in ("broken", "whole")] == [False, True]
+
+
+def test_a_copied_beginning_goes_without_the_ids_that_are_taken(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    """A session that is resumed copies what it goes on from, ids and all, into another file. Ids
+    of a tenant are unique, so the second file was refused as a whole."""
+    first, second = tmp_path / "s1.jsonl", tmp_path / "s2.jsonl"
+    start = [record("a", None), record("b", "a")]
+    first.write_text("".join(json.dumps(each) + "\n" for each in [*start, record("c", "b")]))
+    second.write_text("".join(json.dumps(each) + "\n" for each in [*start, record("d", "b")]))
+    outcome = turnlog("import", tmp_path / "store", first, second)
+    assert outcome.code == 0, outcome.err
+    assert "imported 6 events of 2 sessions\n" in outcome.out
+    with Store.open(tmp_path / "store", create=False) as store:
+        events = [list(store.session(name).events()) for name in ("s1", "s2")]
+    assert [[each.id for each in one] for one in events] == [["a", "b", "c"], [None] * 3]
+    assert [each.metadata["uuid"] for each in events[1] if each.metadata] == ["a", "b", "d"]
+    again = turnlog("import", tmp_path / "store", second, first)
+    assert again.code == 0, again.err
+    assert "skipped 6 events" in again.out
+
+
+def test_a_transcript_that_grew_goes_on_where_it_was(turnlog: Any, tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    lines = [
+        record("a", None),
+        record("b", "a"),
+        {"type": "summary", "summary": "", "leafUuid": "b"},
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert turnlog("import", tmp_path / "store", path).code == 0
+    with path.open("a") as file:
+        file.write(json.dumps(record("c", "a")) + "\n")
+    outcome = turnlog("import", tmp_path / "store", path)
+    assert (outcome.code, outcome.out) == (
+        0,
+        "imported 1 event of 1 session; skipped 3 events that the store has already\n",
+    )
+    with Store.open(tmp_path / "store", create=False) as store:
+        assert [each.id for each in store.session("s").path_events()] == ["a", "c"]
