@@ -25,6 +25,7 @@ from engine.export import (
     line_to_event,
     parent_in_line,
 )
+from engine.hidden import any_session
 from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
 from eventlog.ack import Ack, Beginning, Draft
@@ -272,7 +273,7 @@ class Loader:
         return None if parent == arrival.head else parent
 
     def _arrive(self, name: Name, event: dict[str, Any]) -> _Arrival:
-        session = self._store.tenant(name[0]).session(name[1])
+        session = any_session(self._store.tenant(name[0]), name[1])
         info = session.info()
         opening = None
         if event["opening"] is not None:
@@ -293,7 +294,7 @@ class Loader:
     def _compare(
         self, name: Name, sequence: int, event: dict[str, Any], blobs: tuple[bytes, ...]
     ) -> None:
-        session = self._store.tenant(name[0]).session(name[1])
+        session = any_session(self._store.tenant(name[0]), name[1])
         stored = session.event(sequence)
         ours = line_mapping(stored, stored.opening)
         if sequence:  # where its beginning was purged, here or there, a line tells the opening

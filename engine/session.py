@@ -39,7 +39,7 @@ from eventlog.errors import (
     TrimmedError,
     UsageError,
 )
-from eventlog.keys import U64_MAX, name_bytes
+from eventlog.keys import U64_MAX
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
 from eventlog.record import CONTROL, HEADER_BYTES
 from eventlog.views import SessionFacts
@@ -63,13 +63,12 @@ class Session(Branching):
         store: Store,
         tenant: str,
         name: str,
-        user_id: str | None,
-        title: str | None,
-        metadata: dict[str, Any] | None,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
     ) -> None:
-        name_bytes(name, "session name")
         self._store = store
         self._queue = store._log.writer.submit
         self._name = (tenant, name)

@@ -19,6 +19,7 @@ from engine import Store
 from engine.contents import ContentNames
 from engine.drafting import draft_event
 from engine.export import encode_line, escape, escape_line, line_mapping
+from engine.hidden import any_session
 from engine.kinds import CONTROLS
 from engine.loading import encode_facts
 from engine.salvage import MARK_KIND
@@ -419,7 +420,7 @@ class _Batch:
             _RefusedError: It holds something else, or cannot hold this session.
         """
         _refuse_unfit(session)
-        stored = self._store().tenant(session.tenant).session(session.name)
+        stored = any_session(self._store().tenant(session.tenant), session.name)
         info = stored.info()
         if info is None:
             return session.lines
