@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
+from engine.belongings import Belongings
 from engine.blobs import BlobLike, addresses_of
-from engine.branches import Branching
 from engine.drafting import (
     AckMode,
     Part,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Branching):
+class Session(Belongings):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. ``user_id``, ``title``,
@@ -81,6 +81,9 @@ class Session(Branching):
 
     def __repr__(self) -> str:
         return f"Session({self.name!r}, tenant={self.tenant!r})"
+
+    def _itself(self) -> Session:
+        return self
 
     # Writing
 
@@ -504,17 +507,23 @@ class Session(Branching):
         changes: dict[str, Any],
         delete: Sequence[str] = (),
         *,
+        append: Mapping[str, Any] | None = None,
+        parent: int | str | None = None,
+        blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
-        """Set and delete keys of a space with one event, as ``update_state`` does."""
+        """Set, delete and append keys of a space with one event, as ``update_state`` does."""
         self._store._require_version(2, space.title)
-        body = change_body(changes, delete)
-        drafts = (draft_event(space.title, body, loading=True),) if body else ()
-        made = make_ack(
+        body = change_body(changes, delete, append)
+        drafts: Sequence[Draft] = ()
+        if body:
+            made = draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
+            drafts = (made,)
+        sent = make_ack(
             self._name,
             drafts,
             opening=self._opening,
@@ -523,8 +532,8 @@ class Session(Branching):
             mode=ack,
             versions=() if expected is None else versions_of(space, expected),
         )
-        self._store._submit(made, wait)
-        return made
+        self._store._submit(sent, wait)
+        return sent
 
     def roll_up(self) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.

@@ -19,6 +19,7 @@ from engine.events import Event, SessionInfo, SessionPage
 from engine.fold import folds_of
 from engine.hidden import is_hidden
 from engine.loading import Loader, LoadResult
+from engine.owners import Owning
 from engine.projections import PROJECTIONS
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
@@ -64,7 +65,7 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant:
+class Tenant(Owning):
     """One tenant's world: its sessions, and nothing of any other tenant."""
 
     def __init__(self, store: Store, name: str) -> None:

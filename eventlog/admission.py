@@ -48,6 +48,7 @@ from eventlog.limits import BLOCK_POSITIONS
 from eventlog.linking import ROOT, DraftBranches, Linker, Links
 from eventlog.order import next_link
 from eventlog.record import (
+    BELONGS,
     CONTROL,
     HEAD,
     LARGE_BYTES,
@@ -693,7 +694,7 @@ class Admission:
         for draft in drafts:
             tail, payload, _, caller_id, recorded_us = draft[:5]
             kind = tail[TAIL_KIND_BYTE]
-            parent = state.draft_head if kind < CONTROL else NO_PARENT
+            parent = state.draft_head if kind < CONTROL or kind in BELONGS else NO_PARENT
             if links is not None and branches is not None:
                 stamp = plan.recorded_us if recorded_us is None else recorded_us
                 target = links.parents[sequence - first]
