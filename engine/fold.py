@@ -83,15 +83,20 @@ class Fold:
         if not changes and not named:
             return replace(self, sequence=sequence)
         spaces = dict(self.spaces)
+        size = self.memory_bytes
         for space, changed in changes.items():
-            kept = {**spaces.get(space, _NOTHING), **changed}
-            spaces[space] = {key: each for key, each in kept.items() if each is not None}
+            before = spaces.get(space, _NOTHING)
+            after: dict[str, StoredVariable] = dict(before)
+            for key, each in changed.items():
+                size -= 0 if (old := after.pop(key, None)) is None else _size_of(old)
+                if each is not None:
+                    after[key] = each
+                    size += _size_of(each)
+            spaces[space] = MappingProxyType(after)
         names = {**self.names, **named}
-        return make_fold(
-            sequence,
-            spaces,
-            {name: where for name, where in names.items() if where is not None},
-        )
+        kept = {name: where for name, where in names.items() if where is not None}
+        size += sum(map(_size_of, kept.values())) - sum(map(_size_of, self.names.values()))
+        return Fold(sequence, MappingProxyType(spaces), MappingProxyType(kept), size)
 
 
 def make_fold(
@@ -100,17 +105,19 @@ def make_fold(
     names: Mapping[str, BranchName] = _NO_NAMES,
 ) -> Fold:
     """A fold of what spaces hold, and of names."""
-    size = sum([each.memory_bytes for each in names.values()])
-    count = len(names)
+    size = _FOLD_BYTES + sum(map(_size_of, names.values()))
     for values in spaces.values():
-        size += sum([each.memory_bytes for each in values.values()])
-        count += len(values)
+        size += sum(map(_size_of, values.values()))
     return Fold(
         sequence,
         MappingProxyType({space: MappingProxyType(dict(each)) for space, each in spaces.items()}),
         MappingProxyType(dict(names)),
-        _FOLD_BYTES + _ENTRY_BYTES * count + size,
+        size,
     )
+
+
+def _size_of(each: StoredVariable | BranchName) -> int:
+    return _ENTRY_BYTES + each.memory_bytes
 
 
 def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:

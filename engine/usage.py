@@ -213,17 +213,18 @@ class Sums:
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
-        self._all = _Sum()
-        self._groups: tuple[dict[Any, _Sum], ...] = ({}, {}, {}, {}, {})
+        # By all that is asked for at once: model, branch, user, day and session.
+        self._cells: dict[tuple[str | None, int, str | None, int, str], _Sum] = {}
 
     def add(self, session: str, records: Iterable[UsageRecord]) -> None:
         """Add records of a session."""
+        cells = self._cells
         for each in records:
-            day = datetime.fromtimestamp(each.recorded_us // 1_000_000, UTC).strftime("%Y-%m-%d")
-            keys = (each.model, each.branch, each.user_id, day, session)
-            self._all.add(each)
-            for groups, key in zip(self._groups, keys, strict=True):
-                groups.setdefault(key, _Sum()).add(each)
+            key = (each.model, each.branch, each.user_id, each.recorded_us // DAY_US, session)
+            cell = cells.get(key)
+            if cell is None:
+                cell = cells[key] = _Sum()
+            cell.add(each)
 
     def usage(self, records: list[UsageRecord] | None = None) -> Usage:
         """What was added.
@@ -231,18 +232,29 @@ class Sums:
         Args:
             records: Those of the one session that it was; None when they were several.
         """
-        totals = [{key: each.totals() for key, each in groups.items()} for groups in self._groups]
+        whole_sum = _Sum()
+        groups: list[dict[Any, _Sum]] = [{}, {}, {}, {}, {}]
+        for key, cell in self._cells.items():
+            whole_sum.merge(cell)
+            for group, name in zip(groups, key, strict=True):
+                group.setdefault(name, _Sum()).merge(cell)
+        totals = [{name: each.totals() for name, each in group.items()} for group in groups]
         by_model, by_branch, by_user, by_day, by_session = totals
         return Usage(
             scope=self._scope,
-            totals=self._all.totals(),
+            totals=whole_sum.totals(),
             by_model=by_model,
             by_branch={} if records is None else by_branch,
             by_user=by_user,
-            by_day=by_day,
+            by_day={_day(number): by_day[number] for number in sorted(by_day)},
             by_session=by_session,
             records=[] if records is None else records,
         )
+
+
+def _day(number: int) -> str:
+    """A day in UTC by its number since the epoch."""
+    return datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y-%m-%d")
 
 
 class _Sum:
@@ -262,6 +274,14 @@ class _Sum:
             self.seconds.append(record.seconds)
         if record.cost:
             self.costs.setdefault(record.currency or "", []).append(record.cost)
+
+    def merge(self, other: _Sum) -> None:
+        self.count += other.count
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        self.seconds += other.seconds
+        for currency, costs in other.costs.items():
+            self.costs.setdefault(currency, []).extend(costs)
 
     def totals(self) -> UsageTotals:
         costs = {currency: fsum(each) for currency, each in sorted(self.costs.items())}

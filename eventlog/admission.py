@@ -467,7 +467,10 @@ class Admission:
                 )
         floor = state.draft_next if removal.first is None else removal.first
         self._lookups.require_readable(state, floor, is_gone=removal.first is None)
+        blobs = self._require_blobs(ack, (ack,))
         self._place(ack, state, self._links_of(ack, state))
+        if blobs:  # before those of what is purged are released, so that they are never free
+            self._lookups.add_references(ack.name[0], blobs)
         self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
 
