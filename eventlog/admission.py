@@ -476,9 +476,13 @@ class Admission:
 
     def _links_of(self, ack: Ack, state: SessionState | None) -> Links | None:
         """The parents of its events, checked; None where each simply follows the head."""
-        if (state is None or state.is_linear) and not (ack.terms is not None and ack.terms.linked):
-            return None
         begin = None if ack.terms is None else ack.terms.begin
+        if state is None:
+            is_linear = begin is None or not begin.branches
+        else:
+            is_linear = state.is_linear
+        if is_linear and not (ack.terms is not None and ack.terms.linked):
+            return None
         if state is not None:
             first = state.draft_next
         else:

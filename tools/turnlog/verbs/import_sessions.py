@@ -31,6 +31,7 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.limits import BATCH_EVENTS_MAX, COMMIT_EVENTS_MAX
+from eventlog.record import BELONGS
 from turnlog import importers, terminal
 from turnlog.exits import ExitCode
 from turnlog.piped import copied, is_piped, name_of
@@ -261,7 +262,8 @@ def _refuse_unfit(session: _Session) -> None:
         is_control = line["kind"] in CONTROLS
         if not knows_head and not is_control:
             head, knows_head = line["parent"], True  # a purged event, or none
-        if line["parent"] != (None if is_control else head):
+        belongs = CONTROLS.get(line["kind"]) in BELONGS  # to any event before it
+        if not belongs and line["parent"] != (None if is_control else head):
             raise _RefusedError(
                 f"sequence {first + number} does not follow the event before it; sessions with "
                 "branches cannot be imported",
