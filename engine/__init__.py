@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from engine.artifacts import ArtifactVersion
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
 from engine.branches import Branch, PathPage
+from engine.documents import Document
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import LoadResult
+from engine.owners import User
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
+from engine.runs import Run
 from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
+from engine.toolcalls import ToolCall
+from engine.usage import Usage, UsageRecord, UsageTotals
 from engine.variables import Variable
 from eventlog.ack import Ack
 from eventlog.backup import BackupReport
@@ -53,6 +59,7 @@ from eventlog.vacuum import VacuumReport
 __all__ = [
     "Ack",
     "AppendConflictError",
+    "ArtifactVersion",
     "BackupReport",
     "Blob",
     "BlobReader",
@@ -63,6 +70,7 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "DamagedInputError",
+    "Document",
     "DuplicateIdError",
     "ErasureReceipt",
     "Event",
@@ -85,6 +93,7 @@ __all__ = [
     "ReadOnlyError",
     "RebuildReport",
     "RestoreReport",
+    "Run",
     "Session",
     "SessionAt",
     "SessionGoneError",
@@ -98,10 +107,15 @@ __all__ = [
     "Subscription",
     "SuspectStoreError",
     "Tenant",
+    "ToolCall",
     "TrimmedError",
     "TurnlogError",
     "UpgradeReport",
+    "Usage",
     "UsageError",
+    "UsageRecord",
+    "UsageTotals",
+    "User",
     "VacuumReport",
     "Variable",
 ]

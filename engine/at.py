@@ -10,10 +10,16 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.events import Event, SessionInfo
+from engine.artifacts import ArtifactsAt
+from engine.belongings import usage_in
+from engine.documents import DocumentsAt
+from engine.events import Event, SessionInfo, opening_of
 from engine.fold import Fold
 from engine.reading import Events
+from engine.runs import RunsAt
 from engine.state import read_fold, state_of, variables_of
+from engine.toolcalls import ToolCallsAt
+from engine.usage import Usage
 from engine.variables import Variable
 from eventlog.arguments import whole
 from eventlog.errors import SessionGoneError, SessionNotFoundError, TrimmedError, UsageError
@@ -63,6 +69,38 @@ class SessionAt:
     async def variables_async(self, prefix: str = "") -> list[Variable]:
         """``variables`` on the store's pool."""
         return await self._session._store._on_pool(self.variables, prefix)
+
+    @property
+    def documents(self) -> DocumentsAt:
+        """The documents as they were."""
+        return DocumentsAt(self._session, self._folded)
+
+    @property
+    def artifacts(self) -> ArtifactsAt:
+        """The artifacts as they were."""
+        return ArtifactsAt(self._session, self._folded, head=self.head)
+
+    @property
+    def runs(self) -> RunsAt:
+        """The runs as they were, open ones too: what became of their owners is not asked."""
+        return RunsAt(self._session, self._folded)
+
+    @property
+    def tool_calls(self) -> ToolCallsAt:
+        """The tool calls as they were."""
+        return ToolCallsAt(self._session, self._folded)
+
+    def usage(self, scope: str = "turn", *, branch: int | str | None = None) -> Usage:
+        """What was used up to then, as ``Session.usage``."""
+        facts = self._session._store._log.views.facts(self._session._name)
+        if facts is None or facts.origin.number != self.number:
+            raise self._gone(None if facts is None else facts.origin.number)
+        user_id = opening_of(facts.row, self.number).get("user_id")
+        return usage_in(self._folded(), self._session.name, scope, user_id, branch)
+
+    async def usage_async(self, scope: str = "turn", *, branch: int | str | None = None) -> Usage:
+        """``usage`` on the store's pool."""
+        return await self._session._store._on_pool(self.usage, scope, branch=branch)
 
     def history(self, limit: int | None = None) -> list[Any]:
         """The messages that the view showed, as ``Session.history``."""

@@ -39,6 +39,7 @@ from eventlog.limits import (
 )
 from eventlog.record import (
     BASE,
+    BELONGS,
     BRANCH_NAME,
     CONTROL,
     HEAD_MOVE,
@@ -68,6 +69,7 @@ _HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
 _INDEXABLE: Final = int(Flag.INDEXABLE)
 
 _TOKENS_MAX: Final = 2**32 - 1
+_FOLLOWING: Final = frozenset({HEAD_MOVE, BRANCH_NAME, *BELONGS})  # controls with a parent
 FORKS: Final = 1  # the branch of a drafted move of the head that forks
 
 
@@ -210,8 +212,8 @@ def draft_event(
     elif code == BRANCH_NAME:
         check_naming(body)
     if parent is not None and (
-        (code >= CONTROL and code not in (HEAD_MOVE, BRANCH_NAME))
-        or (code == BRANCH_NAME and parent == -1)
+        (code >= CONTROL and code not in _FOLLOWING)
+        or (code in _FOLLOWING and code != HEAD_MOVE and parent == -1)
     ):
         raise UsageError(f"an event of kind {kind!r} follows no other")
     return Draft(
@@ -279,10 +281,16 @@ def draft_control(code: int, body: object = None) -> Draft:
     return Draft(tail, extension + encoded, len(extension))
 
 
-def draft_base(body: object) -> Draft:
-    """Encode a ``base`` event; whatever variables a session has, it can be purged."""
-    encoded = encode_plain(body)
-    return Draft(encode_tail(BASE, 0, 0, NO_TIME, 0, 0), encoded, 0)
+def draft_base(body: object, blobs: Sequence[bytes] = ()) -> Draft:
+    """Encode a ``base`` event; whatever variables a session has, it can be purged.
+
+    Args:
+        body: Its body.
+        blobs: Addresses of the contents that stay named.
+    """
+    extension = encode_plain({_BLOBS: list(blobs)}) if blobs else b""
+    tail = encode_tail(BASE, 0, _HAS_BLOBS if blobs else 0, NO_TIME, 0, len(extension))
+    return Draft(tail, extension + encode_plain(body), len(extension), blobs=tuple(blobs))
 
 
 def encode_opening(

@@ -107,7 +107,8 @@ class Event(Record):
     def parent(self) -> int | None:
         """Sequence of the event that this one follows; None at a root and for control kinds.
 
-        Of a ``head_move`` the event that became the head, of a ``branch_name`` one on that branch.
+        Of a ``head_move`` the event that became the head, of a ``branch_name`` one on that branch,
+        of ``usage`` and ``artifacts`` the event that they belong to.
         """
         parent = self.parent_word
         return None if parent == NO_PARENT else parent

@@ -28,7 +28,7 @@ from engine.variables import (
     encode_variables,
 )
 from eventlog.errors import CorruptionError
-from eventlog.limits import BASE_BYTES_TARGET, FOLDS_BYTES_MAX, POSITION_MAX
+from eventlog.limits import BASE_BYTES_TARGET, EVENT_BLOBS_MAX, FOLDS_BYTES_MAX, POSITION_MAX
 from eventlog.log import Log
 from eventlog.past import Past
 from eventlog.record import BASE, BRANCH_NAME
@@ -83,15 +83,20 @@ class Fold:
         if not changes and not named:
             return replace(self, sequence=sequence)
         spaces = dict(self.spaces)
+        size = self.memory_bytes
         for space, changed in changes.items():
-            kept = {**spaces.get(space, _NOTHING), **changed}
-            spaces[space] = {key: each for key, each in kept.items() if each is not None}
+            before = spaces.get(space, _NOTHING)
+            after: dict[str, StoredVariable] = dict(before)
+            for key, each in changed.items():
+                size -= 0 if (old := after.pop(key, None)) is None else _size_of(old)
+                if each is not None:
+                    after[key] = each
+                    size += _size_of(each)
+            spaces[space] = MappingProxyType(after)
         names = {**self.names, **named}
-        return make_fold(
-            sequence,
-            spaces,
-            {name: where for name, where in names.items() if where is not None},
-        )
+        kept = {name: where for name, where in names.items() if where is not None}
+        size += sum(map(_size_of, kept.values())) - sum(map(_size_of, self.names.values()))
+        return Fold(sequence, MappingProxyType(spaces), MappingProxyType(kept), size)
 
 
 def make_fold(
@@ -100,23 +105,26 @@ def make_fold(
     names: Mapping[str, BranchName] = _NO_NAMES,
 ) -> Fold:
     """A fold of what spaces hold, and of names."""
-    size = sum([each.memory_bytes for each in names.values()])
-    count = len(names)
+    size = _FOLD_BYTES + sum(map(_size_of, names.values()))
     for values in spaces.values():
-        size += sum([each.memory_bytes for each in values.values()])
-        count += len(values)
+        size += sum(map(_size_of, values.values()))
     return Fold(
         sequence,
         MappingProxyType({space: MappingProxyType(dict(each)) for space, each in spaces.items()}),
         MappingProxyType(dict(names)),
-        _FOLD_BYTES + _ENTRY_BYTES * count + size,
+        size,
     )
+
+
+def _size_of(each: StoredVariable | BranchName) -> int:
+    return _ENTRY_BYTES + each.memory_bytes
 
 
 def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The bodies of ``base`` events: the fold as of the last event that a purge removes.
 
-    There is one of them, or several with at most ``BASE_BYTES_TARGET`` each, or one variable. All
+    There is one of them, or several with at most ``BASE_BYTES_TARGET`` each, or one variable, and
+    with at most ``EVENT_BLOBS_MAX`` contents that their values name, which ``contents`` lists. All
     but the last say how many follow; the last has what is not of variables.
 
     Args:
@@ -124,16 +132,27 @@ def encode_base(fold: Fold, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
         tree: Head and branches then (``state.read_tree``).
     """
     parts: list[dict[Space, list[StoredVariable]]] = [{}]
+    contents: list[list[str]] = [[]]
     size = 0
     for space in sorted(fold.spaces):
         for key in sorted(fold.spaces[space]):
             each = fold.spaces[space][key]
+            named = _content_of(space, each)
+            is_new = named is not None and named not in contents[-1]
             size += each.memory_bytes
-            if parts[-1] and size > BASE_BYTES_TARGET:
+            if parts[-1] and (
+                size > BASE_BYTES_TARGET or (is_new and len(contents[-1]) == EVENT_BLOBS_MAX)
+            ):
                 parts.append({})
+                contents.append([])
                 size = each.memory_bytes
             parts[-1].setdefault(space, []).append(each)
+            if named is not None and named not in contents[-1]:
+                contents[-1].append(named)
     bodies = [_base_of(fold.sequence, part) for part in parts]
+    for body, names in zip(bodies, contents, strict=True):
+        if names:
+            body["contents"] = names
     for following, body in enumerate(reversed(bodies)):
         if following:
             body["following"] = following
@@ -156,6 +175,15 @@ def _base_of(last: int, spaces: Mapping[Space, Iterable[StoredVariable]]) -> dic
     return body
 
 
+def _content_of(space: Space, stored: StoredVariable) -> str | None:
+    """The name of the content that an artifact's version has in a blob."""
+    if space is not Space.ARTIFACTS:
+        return None
+    value = stored.value()
+    content = value.get("content") if type(value) is dict else None
+    return content if type(content) is str else None
+
+
 def _names_in(fold: Fold) -> dict[str, Any]:
     return {"names": encode_names(fold.names.values())} if fold.names else {}
 
@@ -172,12 +200,17 @@ def decode_base(event: Event) -> Fold:
     Raises:
         CorruptionError: Its body is none of a base.
     """
+    last = _last_of(event)
+    body, where = event.body, str(event)
+    return make_fold(last, spaces_of_base(body, where), decode_names(body.get("names"), where))
+
+
+def _last_of(event: Event) -> int:
     body = event.body
     last = body.get("last") if type(body) is dict else None
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
         raise CorruptionError("is no base", where=str(event))
-    where = str(event)
-    return make_fold(last, spaces_of_base(body, where), decode_names(body.get("names"), where))
+    return last
 
 
 def spaces_of_base(body: Mapping[str, Any], where: str) -> dict[Space, Values]:
@@ -199,20 +232,36 @@ def read_base(past: Past) -> Fold | None:
     Raises:
         CorruptionError: The body of one is none of a base.
     """
+    parts = base_parts(past)
+    if not parts:
+        return None
+    fold = decode_base(parts[0])
+    if len(parts) == 1:
+        return fold
+    spaces = {space: dict(values) for space, values in fold.spaces.items()}
+    for part in parts[1:]:
+        for space, values in decode_base(part).spaces.items():
+            spaces.setdefault(space, {}).update(values)
+    return make_fold(fold.sequence, spaces, fold.names)
+
+
+def base_parts(past: Past) -> list[Event]:
+    """The ``base`` events of a session's newest purge, last one first; none when there was none.
+
+    Raises:
+        CorruptionError: The body of one is none of a base.
+    """
     base = past.last_of_kind(BASE, Event)
     if base is None:
-        return None
-    fold = decode_base(base)
-    spaces = {space: dict(values) for space, values in fold.spaces.items()}
-    sequence = base.sequence - 1
-    while sequence >= past.first:
+        return []
+    found = [base]
+    last = _last_of(base)
+    for sequence in range(base.sequence - 1, past.first - 1, -1):
         part = past.event(sequence, Event)
-        if part.kind_code != BASE or (found := decode_base(part)).sequence != fold.sequence:
+        if part.kind_code != BASE or _last_of(part) != last:
             break
-        for space, values in found.spaces.items():
-            spaces.setdefault(space, {}).update(values)
-        sequence -= 1
-    return fold if sequence == base.sequence - 1 else make_fold(fold.sequence, spaces, fold.names)
+        found.append(part)
+    return found
 
 
 class FoldCache:

@@ -25,6 +25,7 @@ from engine.export import (
     line_to_event,
     parent_in_line,
 )
+from engine.hidden import any_session
 from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
 from eventlog.ack import Ack, Beginning, Draft
@@ -42,7 +43,7 @@ from eventlog.errors import (
 )
 from eventlog.index import Name
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, POSITION_MAX
-from eventlog.record import BRANCH_NAME, CONTROL, HEAD_MOVE, NO_PARENT
+from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, NO_PARENT
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -240,7 +241,7 @@ class Loader:
             request_id=event["request_id"],
             blobs=blobs,
             parent=parent,
-            parent_branch=None if parent is None else arrival.followed.get(parent),
+            parent_branch=self._branch_of(parent, event, arrival),
             recorded_us=event["recorded_us"],
             loading=True,
         )
@@ -266,14 +267,28 @@ class Loader:
             return parent
         if code == BRANCH_NAME:
             return parent
-        if code >= CONTROL:
+        if code >= CONTROL and code not in BELONGS:
             if parent is not None:
                 raise UsageError(f"an event of kind {event['kind']!r} has no parent")
             return None
         return None if parent == arrival.head else parent
 
+    @staticmethod
+    def _branch_of(parent: int | None, event: dict[str, Any], arrival: _Arrival) -> int | None:
+        """The branch of a parent that was purged elsewhere; None of any other."""
+        if parent is None:
+            return None
+        is_linear = arrival.base is None or "branches" not in arrival.base
+        if (
+            is_linear
+            and parent < arrival.first
+            and kind_code(event["kind"], loading=True) in BELONGS
+        ):
+            return arrival.followed.get(parent, 0)
+        return arrival.followed.get(parent)
+
     def _arrive(self, name: Name, event: dict[str, Any]) -> _Arrival:
-        session = self._store.tenant(name[0]).session(name[1])
+        session = any_session(self._store.tenant(name[0]), name[1])
         info = session.info()
         opening = None
         if event["opening"] is not None:
@@ -294,7 +309,7 @@ class Loader:
     def _compare(
         self, name: Name, sequence: int, event: dict[str, Any], blobs: tuple[bytes, ...]
     ) -> None:
-        session = self._store.tenant(name[0]).session(name[1])
+        session = any_session(self._store.tenant(name[0]), name[1])
         stored = session.event(sequence)
         ours = line_mapping(stored, stored.opening)
         if sequence:  # where its beginning was purged, here or there, a line tells the opening

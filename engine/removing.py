@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from engine.artifacts import content_addresses, contents_of
 from engine.drafting import draft_base, draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
@@ -94,7 +95,9 @@ class Removing:
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given
         tree = read_tree(self._store, self._name, first, number)
-        drafts = [draft_base(body) for body in encode_base(fold, tree)]
+        contents = contents_of(fold)
+        named = content_addresses(self._store, self._name, contents) if contents else {}
+        drafts = [_draft(body, named) for body in encode_base(fold, tree)]
         return self._remove(drafts, Removal(first, number=number))
 
     async def purge_async(self, first: int) -> Ack:
@@ -106,3 +109,11 @@ class Removing:
         ack = make_ack(self._name, drafts, opening=None, removal=removal)
         self._store._submit(ack, None)
         return ack
+
+
+def _draft(body: dict[str, Any], named: Mapping[str | None, bytes]) -> Draft:
+    """A ``base`` event that names what its artifacts hold, as far as that is there."""
+    contents = [each for each in body.pop("contents", ()) if each in named]
+    if contents:
+        body["contents"] = contents
+    return draft_base(body, [named[each] for each in contents])

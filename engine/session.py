@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
+from engine.belongings import Belongings
 from engine.blobs import BlobLike, addresses_of
-from engine.branches import Branching
 from engine.drafting import (
     AckMode,
     Part,
@@ -39,7 +39,7 @@ from eventlog.errors import (
     TrimmedError,
     UsageError,
 )
-from eventlog.keys import U64_MAX, name_bytes
+from eventlog.keys import U64_MAX
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
 from eventlog.record import CONTROL, HEADER_BYTES
 from eventlog.views import SessionFacts
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Branching):
+class Session(Belongings):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. ``user_id``, ``title``,
@@ -63,13 +63,12 @@ class Session(Branching):
         store: Store,
         tenant: str,
         name: str,
-        user_id: str | None,
-        title: str | None,
-        metadata: dict[str, Any] | None,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
     ) -> None:
-        name_bytes(name, "session name")
         self._store = store
         self._queue = store._log.writer.submit
         self._name = (tenant, name)
@@ -82,6 +81,9 @@ class Session(Branching):
 
     def __repr__(self) -> str:
         return f"Session({self.name!r}, tenant={self.tenant!r})"
+
+    def _itself(self) -> Session:
+        return self
 
     # Writing
 
@@ -505,17 +507,23 @@ class Session(Branching):
         changes: dict[str, Any],
         delete: Sequence[str] = (),
         *,
+        append: Mapping[str, Any] | None = None,
+        parent: int | str | None = None,
+        blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
-        """Set and delete keys of a space with one event, as ``update_state`` does."""
+        """Set, delete and append keys of a space with one event, as ``update_state`` does."""
         self._store._require_version(2, space.title)
-        body = change_body(changes, delete)
-        drafts = (draft_event(space.title, body, loading=True),) if body else ()
-        made = make_ack(
+        body = change_body(changes, delete, append)
+        drafts: Sequence[Draft] = ()
+        if body:
+            made = draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
+            drafts = (made,)
+        sent = make_ack(
             self._name,
             drafts,
             opening=self._opening,
@@ -524,8 +532,8 @@ class Session(Branching):
             mode=ack,
             versions=() if expected is None else versions_of(space, expected),
         )
-        self._store._submit(made, wait)
-        return made
+        self._store._submit(sent, wait)
+        return sent
 
     def roll_up(self) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.

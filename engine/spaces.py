@@ -2,7 +2,8 @@
 
 A space is a map from keys to values, like a session's variables, which are the first of them. The
 body of an event says what changed (``engine.variables``). A key's row lies in ``state`` under the
-number of its space.
+number of its space. What keys and values mean says the module of the space: ``documents``,
+``usage``, ``artifacts``, ``runs``, ``toolcalls``.
 """
 
 from __future__ import annotations

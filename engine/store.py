@@ -17,7 +17,9 @@ from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event, SessionInfo, SessionPage
 from engine.fold import folds_of
+from engine.hidden import is_hidden
 from engine.loading import Loader, LoadResult
+from engine.owners import Owning
 from engine.projections import PROJECTIONS
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
@@ -63,7 +65,7 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant:
+class Tenant(Owning):
     """One tenant's world: its sessions, and nothing of any other tenant."""
 
     def __init__(self, store: Store, name: str) -> None:
@@ -90,6 +92,7 @@ class Tenant:
             snapshot_frequency: The session's own option in place of the store's, likewise.
             max_messages: Likewise.
         """
+        name_bytes(name, "session name")
         return Session(
             self._store,
             self.name,
@@ -166,12 +169,19 @@ class Tenant:
             cursor: Where the page before ended.
             user_id: Only sessions created for this user.
         """
+        return self._sessions(limit, cursor, user_id, hidden=False)
+
+    def _sessions(
+        self, limit: int, cursor: str | None, user_id: str | None, *, hidden: bool
+    ) -> SessionPage:
         whole(limit, "limit", 1, PAGE_MAX)
         if user_id is not None:
             name_bytes(user_id, "user_id")
         before = U64_MAX if cursor is None else _decode_cursor(cursor)
 
         def accept(facts: SessionFacts) -> bool:
+            if is_hidden(facts.origin.name):
+                return hidden
             return user_id is None or info_of(facts).user_id == user_id
 
         found = self._store._log.views.newest_sessions(self.name, before, limit, accept)

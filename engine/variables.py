@@ -1,12 +1,15 @@
 """Variables: a session's state, one record per key, set and deleted by ``variables`` events.
 
-The body of such an event says what changed: ``{"set": {key: value}, "delete": [key, ...]}``, either
+The body of such an event says what changed: ``{"set": {key: value}, "delete": [key, ...]}``, any
 part left out when it is empty. A variable's row lies in ``state`` under a digest of its key
 (FORMAT.md, "Variables") and is written when the event is sealed. What other spaces hold
-(``spaces``) is set, stored and read in the same way.
+(``spaces``) is set, stored and read in the same way. A third part, ``"append": {prefix: value}``,
+gives a value a key that nobody has: the prefix and the event's sequence. Values that are appended
+in a space whose events belong to others (``record.BELONGS``) are kept with ``event``, the sequence
+of the event that theirs belongs to, and its ``branch``.
 
 Invariants:
-    1. An event changes the keys that it names and no others; a value is replaced whole.
+    1. An event changes the keys that it names, or makes, and no others; a value is replaced whole.
     2. None is a value; only ``delete`` takes a key away.
     3. Values are kept encoded and decoded for whoever asks, so that nobody can change another's.
 """
@@ -28,10 +31,12 @@ from eventlog.body import Fixes, decode_body, encode_body, encode_plain
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, TIME_MAX
+from eventlog.record import BELONGS
 
 DIGEST_BYTES: Final = 16
 _ROW: Final = Struct("<QQ")  # sequence and recorded time
-_PARTS: Final = frozenset({"set", "delete"})
+_PARTS: Final = frozenset({"set", "delete", "append"})
+DIGITS: Final = 19  # of a sequence in a key that was appended, so that keys rise with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,15 @@ def subkey_of(key: str) -> bytes:
     return blake2b(key.encode(), digest_size=DIGEST_BYTES, person=b"turnlog-variable").digest()
 
 
-def change_body(changes: dict[str, Any], delete: Iterable[str]) -> dict[str, Any]:
-    """The body of an event that sets and deletes variables.
+def appended_key(prefix: str, sequence: int) -> str:
+    """The key that an event gives to what it appends under a prefix."""
+    return f"{prefix}{sequence:0{DIGITS}d}"
+
+
+def change_body(
+    changes: dict[str, Any], delete: Iterable[str], append: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The body of an event that sets, deletes and appends variables.
 
     Raises:
         UsageError: Keys that cannot be, or one that is both set and deleted.
@@ -124,6 +136,8 @@ def change_body(changes: dict[str, Any], delete: Iterable[str]) -> dict[str, Any
     deleted = list(delete)
     if deleted:
         body["delete"] = deleted
+    if append:
+        body["append"] = append
     check_change(body)
     return body
 
@@ -151,10 +165,18 @@ def check_change(body: Any) -> None:
         UsageError: It is none; says why.
     """
     if type(body) is not dict or not body.keys() <= _PARTS:
-        raise UsageError("variables are changed by a dict with 'set' and 'delete' and nothing else")
-    changes, deleted = body.get("set", {}), body.get("delete", [])
-    if type(changes) is not dict or type(deleted) is not list:
-        raise UsageError("'set' must be a dict of variables, and 'delete' a list of keys")
+        raise UsageError(
+            "variables are changed by a dict with 'set', 'delete', 'append' and nothing else"
+        )
+    changes, deleted, appended = body.get("set", {}), body.get("delete", []), body.get("append", {})
+    if type(changes) is not dict or type(deleted) is not list or type(appended) is not dict:
+        raise UsageError(
+            "'set' and 'append' must be dicts of variables, and 'delete' a list of keys"
+        )
+    for prefix in appended:
+        if type(prefix) is not str:
+            raise UsageError(f"a prefix must be a str, not {reprlib.repr(prefix)}")
+        name_bytes(appended_key(prefix, 0), "variable")
     seen = set(changes)
     for key in changes:
         name_bytes(key, "variable")
@@ -181,6 +203,11 @@ def changed_by(event: Event) -> dict[str, StoredVariable | None]:
         found[key] = store_value(key, value, event.recorded_us, event.sequence)
     for key in body.get("delete", []):
         found[key] = None
+    for prefix, value in body.get("append", {}).items():
+        key = appended_key(prefix, event.sequence)
+        if event.kind_code in BELONGS and type(value) is dict and event.parent is not None:
+            value = {**value, "event": event.parent, "branch": event.branch}
+        found[key] = store_value(key, value, event.recorded_us, event.sequence)
     return found
 
 

@@ -48,6 +48,7 @@ from eventlog.limits import BLOCK_POSITIONS
 from eventlog.linking import ROOT, DraftBranches, Linker, Links
 from eventlog.order import next_link
 from eventlog.record import (
+    BELONGS,
     CONTROL,
     HEAD,
     LARGE_BYTES,
@@ -466,15 +467,22 @@ class Admission:
                 )
         floor = state.draft_next if removal.first is None else removal.first
         self._lookups.require_readable(state, floor, is_gone=removal.first is None)
+        blobs = self._require_blobs(ack, (ack,))
         self._place(ack, state, self._links_of(ack, state))
+        if blobs:  # before those of what is purged are released, so that they are never free
+            self._lookups.add_references(ack.name[0], blobs)
         self._plan.removed.append(Removed(state, floor, removal.first is None, removal.is_erased))
         self._plan.placed.append(ack)
 
     def _links_of(self, ack: Ack, state: SessionState | None) -> Links | None:
         """The parents of its events, checked; None where each simply follows the head."""
-        if (state is None or state.is_linear) and not (ack.terms is not None and ack.terms.linked):
-            return None
         begin = None if ack.terms is None else ack.terms.begin
+        if state is None:
+            is_linear = begin is None or not begin.branches
+        else:
+            is_linear = state.is_linear
+        if is_linear and not (ack.terms is not None and ack.terms.linked):
+            return None
         if state is not None:
             first = state.draft_next
         else:
@@ -693,7 +701,7 @@ class Admission:
         for draft in drafts:
             tail, payload, _, caller_id, recorded_us = draft[:5]
             kind = tail[TAIL_KIND_BYTE]
-            parent = state.draft_head if kind < CONTROL else NO_PARENT
+            parent = state.draft_head if kind < CONTROL or kind in BELONGS else NO_PARENT
             if links is not None and branches is not None:
                 stamp = plan.recorded_us if recorded_us is None else recorded_us
                 target = links.parents[sequence - first]

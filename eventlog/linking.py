@@ -30,6 +30,7 @@ from eventlog.errors import AppendConflictError, LimitExceededError, TrimmedErro
 from eventlog.index import SessionState
 from eventlog.limits import SESSION_BRANCHES_MAX
 from eventlog.record import (
+    BELONGS,
     BRANCH_NAME,
     CONTROL,
     HEAD_MOVE,
@@ -163,6 +164,10 @@ class DraftBranches:
         if kind == BRANCH_NAME:
             branch = self.head_branch if target is None else self.branches[target]
             return NO_PARENT if target is None else target, branch_tail(tail, branch, None)
+        if kind in BELONGS:
+            branch = self.head_branch if target is None else self.branches[target]
+            parent = state.draft_head if target is None else target
+            return parent, branch_tail(tail, branch, None)
         if kind == ROLL_UP:  # of the path that the head is on
             return NO_PARENT, branch_tail(tail, self.head_branch, None)
         return NO_PARENT, tail

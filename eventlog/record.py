@@ -66,6 +66,8 @@ USAGE: Final = 78  # what was used: tokens, seconds, characters
 ARTIFACTS: Final = 79  # what tools made
 RUNS: Final = 80  # runs of an agent, from their beginnings to their ends
 TOOL_CALLS: Final = 81  # calls of tools, likewise
+BELONGS: Final = frozenset({USAGE, ARTIFACTS})
+"""Control kinds whose parent is the public event that they belong to."""
 
 _PLACE: Final = Struct("<QQ")
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from engine import Store
+from tests.unit.belongings import fill, told
 from turnlog.exits import ExitCode
 from turnlog.formats import FORMATS
 
@@ -73,6 +74,38 @@ def test_contents_go_out_and_come_in_with_their_events(turnlog: Any, tmp_path: P
         found = store.stats()["blobs"]
         assert (found["count"], found["references"], found["pending"]) == (4, 12, 0)
         assert store.check().ok
+
+
+def test_what_belongs_to_sessions_users_and_tenants_is_exported_and_imported(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    with Store.open(tmp_path / "first") as store:
+        acme = store.tenant("acme")
+        fill(acme.session("a", user_id="u"), branching=False)
+        purged = fill(acme.session("b", user_id="u"), branching=False)
+        purged.purge(13).result(10)
+        acme.user("u").documents.append("USER.md", "likes tea").result(10)
+        acme.documents.write("RULES.md", "be kind").result(10)
+        wanted = [told(acme.session(name)) for name in "ab"]
+    exported = turnlog("export", tmp_path / "first")
+    assert exported.code == 0, exported.err
+    (tmp_path / "a.jsonl").write_bytes(exported.out_bytes)
+    for _ in range(2):
+        outcome = turnlog("import", tmp_path / "second", tmp_path / "a.jsonl")
+        assert outcome.code == 0, outcome.err
+    assert turnlog("export", tmp_path / "second").out_bytes == exported.out_bytes
+    with Store.open(tmp_path / "second", create=False) as store:
+        acme = store.tenant("acme")
+        assert [told(acme.session(name)) for name in "ab"] == wanted
+        assert acme.user("u").documents.read("USER.md") == "likes tea"
+        assert acme.documents.read("RULES.md") == "be kind"
+        assert store.check().ok
+    listed = turnlog("sessions", tmp_path / "second", "--json")
+    assert [json.loads(line)["session"] for line in listed.out.splitlines()] == ["b", "a"]
+    line = json.dumps({**chat("x", 1)[0], "session": "." * 600})
+    (tmp_path / "b.jsonl").write_text(line + "\n")
+    refused = turnlog("import", tmp_path / "third", tmp_path / "b.jsonl")
+    assert refused.code == ExitCode.DAMAGED_INPUT and "hidden" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -593,3 +593,20 @@ def test_a_purge_below_the_first_fork_tells_of_branch_0(
     store.flush()
     assert store.check().ok
     store.rebuild()
+
+
+def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    """A session was loaded without its purged beginning, in which it had branched, and none of the
+    events left named a parent but the head. They were taken for a linear session's, on branch 0."""
+    store = checked_store()
+    call = store.session("a")
+    for parent in (None, None, 0, None, None):
+        call.append({"role": "user"}, parent=parent).result(60)
+    call.purge(3).result(60)
+    copied = checked_store(store_path.with_name("copy"))
+    copied.load(map(json.loads, store.export_lines(call.events())))
+    there = copied.session("a")
+    assert [event.branch for event in there.events()] == [event.branch for event in call.events()]
+    assert there.branches() == call.branches()

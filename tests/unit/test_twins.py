@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from engine import Store
+from engine.artifacts import Artifacts, ArtifactsAt
 from engine.at import SessionAt
 from engine.blobs import BlobReader, Blobs
+from engine.documents import Documents, DocumentsAt
+from engine.runs import Runs, RunsAt
 from engine.session import Session
+from engine.toolcalls import ToolCalls, ToolCallsAt
 from eventlog.errors import SessionNotFoundError, TrimmedError, UsageError
 from eventlog.limits import MIB
 
 HANG_S = 60.0
-CLASSES = (Store, Session, SessionAt, Blobs, BlobReader)
+CLASSES = (
+    *(Store, Session, SessionAt, Blobs, BlobReader),
+    *(Documents, DocumentsAt, Artifacts, ArtifactsAt, Runs, RunsAt, ToolCalls, ToolCallsAt),
+)
 TWINS = [
     pytest.param(each, name, id=f"{each.__name__}.{name}")
     for each in CLASSES

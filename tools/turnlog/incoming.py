@@ -26,7 +26,7 @@ _FACTS: Final = (
     "metadata",
     "body",
 )
-_WITH_PARENT: Final = ("head_move", "branch_name")  # of the control kinds
+_WITH_PARENT: Final = ("head_move", "branch_name", "usage", "artifacts")
 
 
 class RefusedError(TurnlogError):

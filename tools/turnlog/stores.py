@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine import Session, Store, Tenant
+from engine.hidden import list_names
 from eventlog.errors import (
     NotAStoreError,
     SessionNotFoundError,
@@ -231,7 +232,7 @@ def tenant_names(store: Store) -> list[str]:
 
 
 def session_names(store: Store, tenant: str, last_position: int) -> list[str]:
-    """The names of a tenant's sessions, in the order of their UTF-8 bytes.
+    """The names of a tenant's sessions, hidden ones too, in the order of their UTF-8 bytes.
 
     A session that is written while the listing goes on moves to its front, past the cursor; then
     an event of it lies behind ``last_position``, and what lies there is looked through.
@@ -246,9 +247,8 @@ def session_names(store: Store, tenant: str, last_position: int) -> list[str]:
     names: set[str] = set()
     cursor: str | None = None
     while True:
-        page = world.sessions(limit=PAGE_SESSIONS, cursor=cursor)
-        names.update(info.name for info in page.sessions)
-        cursor = page.cursor
+        page, cursor = list_names(world, PAGE_SESSIONS, cursor)
+        names.update(page)
         if cursor is None:
             break
     meanwhile = store.last_position - last_position

@@ -27,6 +27,8 @@ from typing import Any, BinaryIO, Final
 
 from engine.contents import is_content, line_to_content
 from engine.export import line_to_event
+from engine.hidden import is_hidden, split_hidden
+from eventlog.errors import InvalidNameError
 from eventlog.limits import KIND_BYTES_MAX
 from turnlog.importers.limits import LINE_DEPTH_MAX
 from turnlog.importers.model import (
@@ -137,13 +139,23 @@ def _group_of(
 def _group(tenant: object, session: object, groups: dict[tuple[str, str], _Group]) -> _Group:
     if not isinstance(tenant, str) or not isinstance(session, str):
         raise BadRecordError("the line names no session")
-    check_name(session, "session name")
+    if is_hidden(session):
+        _check_hidden(session)
+    else:
+        check_name(session, "session name")
     if tenant:
         check_name(tenant, "tenant")
     group = groups.get((tenant, session))
     if group is None:
         group = groups[tenant, session] = _Group(tenant, session)
     return group
+
+
+def _check_hidden(session: str) -> None:
+    try:
+        split_hidden(session)
+    except InvalidNameError as error:
+        raise BadRecordError(str(error)) from None
 
 
 def _text(raw: bytes) -> str:

@@ -20,6 +20,7 @@ from secrets import token_hex
 from typing import IO
 
 from engine import Event, Lost, Session, Store
+from engine.hidden import any_session
 from eventlog.errors import SessionNotFoundError, UsageError
 from turnlog import terminal
 from turnlog.child import ChildDiedError, damage_behind, in_child
@@ -70,7 +71,7 @@ def _chosen(store: Store, session: str | None, tenant: str | None, last: int) ->
         return iter([existing_session(store, tenant or "", session)])
     tenants = tenant_names(store) if tenant is None else [known_tenant(store, tenant).name]
     return (
-        store.tenant(name).session(session_name)
+        any_session(store.tenant(name), session_name)
         for name in tenants
         for session_name in session_names(store, name, last)
     )

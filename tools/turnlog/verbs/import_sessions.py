@@ -21,6 +21,7 @@ from typing import Any
 from engine import Store
 from engine.contents import ContentNames
 from engine.export import encode_line, escape, escape_line, line_mapping
+from engine.hidden import any_session
 from engine.salvage import MARK_KIND
 from eventlog.errors import (
     ConflictError,
@@ -365,7 +366,7 @@ class _Batch:
             RefusedError: It holds something else, or cannot hold this session.
         """
         refuse_unfit(session)
-        stored = self._store().tenant(session.tenant).session(session.name)
+        stored = any_session(self._store().tenant(session.tenant), session.name)
         info = stored.info()
         if info is None:
             return session.lines

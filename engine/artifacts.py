@@ -1,0 +1,318 @@
+"""Artifacts: what tools made, each with all its versions, so that a rewind finds those of then.
+
+A version is one event of kind ``artifacts``, which belongs to the event that was the head, or that
+the caller names. What it holds stands in the event when it is small, and otherwise in a blob that
+the event names; its value in the space then has the content's BLAKE2b-256 as ``content``, which is
+the same in every store, while the blob's address is not.
+
+Invariants:
+    1. A version never changes and is never overwritten; the newest one is what ``read`` gives.
+    2. The content of a version that was purged stays named, by the ``base`` that holds the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.belonging import Folded, is_on, value_of, values_in
+from engine.events import Event
+from engine.fold import Fold, base_parts
+from engine.spaces import Space
+from engine.variables import StoredVariable
+from eventlog.ack import Ack
+from eventlog.arguments import whole
+from eventlog.branching import Stretch
+from eventlog.errors import CorruptionError, InvalidMessageError, SessionGoneError
+from eventlog.index import Name
+from eventlog.keys import name_bytes
+from eventlog.limits import POSITION_MAX
+
+if TYPE_CHECKING:
+    from engine.session import Session
+    from engine.store import Store
+
+INLINE_BYTES_MAX: Final = 4 * 1024  # of a content in the event itself: less than a blob's rows
+NAME_BYTES: Final = 32  # of a content's name
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactVersion:
+    """One version of an artifact.
+
+    Attributes:
+        id: The artifact's id.
+        version: Sequence of the event that wrote it; a newer version has a greater one.
+        updated_us: Recorded time of that event, µs since the epoch.
+        size: Bytes of its content, of a text in UTF-8.
+        media_type: As it was given.
+        is_text: Whether it was given as a str.
+        event: Sequence of the event that it belongs to; None when there was none.
+        branch: The branch of that event.
+    """
+
+    id: str
+    version: int
+    updated_us: int
+    size: int
+    media_type: str | None
+    is_text: bool
+    event: int | None
+    branch: int
+
+
+Versions = list[ArtifactVersion]
+Ids = list[str]
+
+
+class ArtifactsAt:
+    """The artifacts of a session as it is, or as it was after one of its events."""
+
+    __slots__ = ("_folded", "_head", "_path", "_session")
+
+    def __init__(
+        self,
+        session: Session,
+        folded: Folded,
+        path: Sequence[Stretch] | None = None,
+        head: int | None = None,
+    ) -> None:
+        self._session = session
+        self._folded = folded
+        self._path = path
+        self._head = head  # as of the event; None for that of now
+
+    def on(self, leaf: int | str | None = None) -> ArtifactsAt:
+        """The same, with the versions alone that belong to the path from the root to a leaf.
+
+        Args:
+            leaf: Sequence of an event, or the name of a branch; None for the head.
+        """
+        path = self._session._stretches(self._head if leaf is None else leaf)
+        return ArtifactsAt(self._session, self._folded, path, self._head)
+
+    async def on_async(self, leaf: int | str | None = None) -> ArtifactsAt:
+        """``on`` on the store's pool."""
+        return await self._session._store._on_pool(self.on, leaf)
+
+    def read(self, id: str, version: int | None = None) -> str | bytes | None:
+        """The content of an artifact, as it was given; None when there is no such artifact.
+
+        Args:
+            id: The artifact's id.
+            version: ``ArtifactVersion.version``; None for the newest.
+
+        Raises:
+            CorruptionError: It is damaged or missing.
+            SessionGoneError: The session was deleted meanwhile.
+        """
+        if version is not None:
+            whole(version, "version", 0, POSITION_MAX)
+        found = [
+            (sequence, value)
+            for sequence, value in self._values(id)
+            if version is None or sequence == version
+        ]
+        if not found:
+            return None
+        sequence, value = found[-1]
+        content = value.get("inline")
+        if content is None:
+            content = self._content(sequence, value)
+        if type(content) is bytes and value["is_text"]:
+            return content.decode("utf-8", "surrogatepass")
+        if not isinstance(content, str | bytes):
+            raise CorruptionError("has no content", where=f"artifact {id!a}")
+        return content
+
+    async def read_async(self, id: str, version: int | None = None) -> str | bytes | None:
+        """``read`` on the store's pool."""
+        return await self._session._store._on_pool(self.read, id, version)
+
+    def versions(self, id: str) -> Versions:
+        """The versions of an artifact, oldest first; none when there is no such artifact."""
+        times = values_in(self._folded(), Space.ARTIFACTS)
+        by_sequence = {each.sequence: each.updated_us for each in times.values()}
+        return [
+            ArtifactVersion(
+                id,
+                sequence,
+                by_sequence[sequence],
+                value["size"],
+                value.get("media_type"),
+                value["is_text"],
+                value.get("event"),
+                value.get("branch", 0),
+            )
+            for sequence, value in self._values(id)
+        ]
+
+    async def versions_async(self, id: str) -> Versions:
+        """``versions`` on the store's pool."""
+        return await self._session._store._on_pool(self.versions, id)
+
+    def list(self) -> Ids:
+        """The ids of all artifacts, in their order."""
+        stored = values_in(self._folded(), Space.ARTIFACTS).values()
+        return sorted({value["id"] for value in map(_value, stored) if is_on(self._path, value)})
+
+    async def list_async(self) -> Ids:
+        """``list`` on the store's pool."""
+        return await self._session._store._on_pool(self.list)
+
+    def _values(self, id: str) -> Iterable[tuple[int, dict[str, Any]]]:
+        """Sequences and values of an artifact's versions, oldest first."""
+        name_bytes(id, "artifact id")
+        prefix = _prefix(id)
+        values = values_in(self._folded(), Space.ARTIFACTS)
+        for key in sorted(values):
+            if key.startswith(prefix):
+                value = _value(values[key])
+                if is_on(self._path, value):
+                    yield values[key].sequence, value
+
+    def _content(self, sequence: int, value: Mapping[str, Any]) -> bytes:
+        store, name = self._session._store, self._session._name
+        content = value.get("content")
+        for _ in range(2):  # a purge meanwhile makes another event name the content
+            address = content_addresses(store, name, [(sequence, content)]).get(content)
+            if address is not None and self._session._blobs.get(address) is not None:
+                return self._session._blobs.read(address)
+        raise CorruptionError("its content is missing", where=f"artifact at sequence {sequence}")
+
+
+class Artifacts(ArtifactsAt):
+    """The artifacts of a session. Made by ``session.artifacts``."""
+
+    __slots__ = ()
+
+    def write(
+        self,
+        id: str,
+        content: str | bytes,
+        media_type: str | None = None,
+        *,
+        event: int | str | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """Write a new version of an artifact; the ack's ``first`` is the version.
+
+        A content above 4 KiB is put into the tenant's blobs first, which blocks until that is
+        durable: on an event loop use ``write_async``.
+
+        Args:
+            id: 1 to 512 UTF-8 bytes, such as a tool call's id.
+            content: Text or bytes of any size that a blob may have; kept exactly.
+            media_type: Like ``image/png``.
+            event: Sequence or id of the public event that it belongs to; None for the head.
+            idempotency_key: See ``Session.append``.
+            wait: See ``Session.append``.
+
+        Raises:
+            InvalidMessageError: The content is neither text nor bytes.
+            FormatVersionError: The store has format version 1.
+
+        The ack raises ``AppendConflictError`` when there is no such event.
+        """
+        name_bytes(id, "artifact id")
+        if type(content) not in (str, bytes):
+            raise InvalidMessageError(
+                f"an artifact is str or bytes, not {type(content).__name__}", path="$"
+            )
+        if media_type is not None and type(media_type) is not str:
+            raise InvalidMessageError("media_type must be a str", path="$media_type")
+        self._session._store._require_version(2, "artifacts")
+        is_text = type(content) is str
+        data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        value: dict[str, Any] = {"id": id, "size": len(data), "is_text": is_text}
+        if media_type is not None:
+            value["media_type"] = media_type
+        blobs: tuple[bytes, ...] = ()
+        if len(data) <= INLINE_BYTES_MAX:
+            value["inline"] = content
+        else:
+            blob = self._session._blobs.put(data, media_type=media_type)
+            blobs = (blob.address,)
+            value["content"] = blake2b(data, digest_size=NAME_BYTES).hexdigest()
+        return self._session._change(
+            Space.ARTIFACTS,
+            {},
+            append={_prefix(id): value},
+            parent=event,
+            blobs=blobs,
+            idempotency_key=idempotency_key,
+            wait=wait,
+        )
+
+    async def write_async(
+        self,
+        id: str,
+        content: str | bytes,
+        media_type: str | None = None,
+        *,
+        event: int | str | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``write`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.write,
+            id,
+            content,
+            media_type,
+            event=event,
+            idempotency_key=idempotency_key,
+            wait=wait,
+        )
+
+
+def contents_of(fold: Fold) -> list[tuple[int, str]]:
+    """The versions of a fold whose content is a blob: their sequences, and the contents' names."""
+    found: list[tuple[int, str]] = []
+    for stored in values_in(fold, Space.ARTIFACTS).values():
+        content = _value(stored).get("content")
+        if type(content) is str:
+            found.append((stored.sequence, content))
+    return found
+
+
+def content_addresses(
+    store: Store, name: Name, contents: Sequence[tuple[int, str | None]]
+) -> dict[str | None, bytes]:
+    """The addresses of the contents of artifacts, by name, as far as events name them.
+
+    Args:
+        store: The store.
+        name: Tenant and session name.
+        contents: See ``contents_of``.
+
+    Raises:
+        SessionGoneError: The session was deleted.
+    """
+    found: dict[str | None, bytes] = {}
+    with store._log.views.past(name) as past:
+        if past is None:
+            raise SessionGoneError(
+                f"session {name[1]!r} was deleted while it was read", expected=name[1], current=None
+            )
+        if any([sequence < past.first for sequence, _ in contents]):
+            for part in base_parts(past):
+                found.update(zip(part.body.get("contents", ()), part.blobs, strict=False))
+        for sequence, content in contents:
+            if sequence >= past.first and content not in found:
+                event = past.event(sequence, Event)
+                if event.blobs:
+                    found[content] = event.blobs[0]
+    return found
+
+
+def _prefix(id: str) -> str:
+    digest = blake2b(id.encode(), digest_size=16, person=b"turnlog-artifact")
+    return f"{digest.hexdigest()}."
+
+
+def _value(stored: StoredVariable) -> dict[str, Any]:
+    return value_of(stored, id=str, size=int, is_text=bool)

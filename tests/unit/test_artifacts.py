@@ -1,0 +1,150 @@
+"""Artifacts: exact contents of any size, and the versions of each moment and branch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import AppendConflictError, InvalidMessageError, InvalidNameError, Store, TrimmedError
+from engine.artifacts import INLINE_BYTES_MAX
+from eventlog.limits import MIB
+from tests.unit.belongings import HANG_S, USER, copy
+
+CONTENTS = {
+    "text": "found",
+    "empty": "",
+    "no-bytes": b"",
+    "bytes": bytes(range(256)),
+    "surrogate": "\ud83d \x00 e\u0301",
+    "edge": "x" * INLINE_BYTES_MAX,
+    "past-the-edge": "é" * (INLINE_BYTES_MAX // 2) + "\udfff",
+    "blob": bytes(range(256)) * 17,
+    "10-mib": "ab\u4f60\n" * (10 * MIB // 6),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_a_content_comes_back_exactly(store: Store, content: str | bytes) -> None:
+    call = store.session("a")
+    call.append(USER)
+    ack = call.artifacts.write("out", content, "text/x").result(HANG_S)
+    found = call.artifacts.read("out")
+    assert found == content and type(found) is type(content)
+    (version,) = call.artifacts.versions("out")
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    assert (version.version, version.size, version.media_type) == (ack.first, len(data), "text/x")
+    assert (version.event, version.branch, version.is_text) == (0, 0, type(content) is str)
+    is_large = len(data) > INLINE_BYTES_MAX
+    assert store.stats()["blobs"]["references"] == (1 if is_large else 0)
+    assert len(call.event(ack.first).payload) < INLINE_BYTES_MAX + 300
+
+
+def test_versions_ids_and_absence(store: Store) -> None:
+    call = store.session("a")
+    assert call.artifacts.read("x") is None and call.artifacts.list() == []
+    first = call.artifacts.write("b", "one").result(HANG_S).first
+    call.artifacts.write("a", "other").result(HANG_S)
+    last = call.artifacts.write("b", b"two").result(HANG_S).first
+    assert call.artifacts.list() == ["a", "b"]
+    assert [each.version for each in call.artifacts.versions("b")] == [first, last]
+    assert call.artifacts.read("b", first) == "one" and call.artifacts.read("b") == b"two"
+    assert call.artifacts.read("b", 99) is None and call.artifacts.versions("c") == []
+    assert store.session("b").artifacts.list() == []
+    assert store.tenant("t").session("a").artifacts.list() == []
+
+    async def ask() -> Any:
+        ack = await call.artifacts.write_async("c", "x" * 5_000)
+        await ack
+        found = call.artifacts
+        return (
+            await found.read_async("c"),
+            await found.list_async(),
+            await found.versions_async("c"),
+        )
+
+    text, ids, versions = asyncio.run(ask())
+    assert (text, ids, len(versions)) == ("x" * 5_000, ["a", "b", "c"], 1)
+
+
+def test_a_rewind_sees_the_versions_of_then(store: Store) -> None:
+    """adk-python 4932, 6391: a rewind took events back and left artifacts as they were last
+    written. A version is an event, and belongs to the event that it was made at."""
+    call = store.session("a")
+    call.append(USER).result(HANG_S)
+    call.artifacts.write("out", "before").result(HANG_S)
+    call.append({"role": "assistant", "content": "1"}).result(HANG_S)
+    call.artifacts.write("out", "x" * 5_000).result(HANG_S)
+    call.artifacts.write("new", "n").result(HANG_S)
+    call.append({"role": "assistant", "content": "2"}, parent=0).result(HANG_S)
+    assert call.artifacts.read("out") == "x" * 5_000  # the newest of all
+    assert call.artifacts.on().read("out") == call.artifacts.on(5).read("out") == "before"
+    assert call.artifacts.on().list() == ["out"] and call.artifacts.on(2).list() == ["new", "out"]
+    assert asyncio.run(call.artifacts.on_async(2)).read("out") == "x" * 5_000
+    call.artifacts.write("out", "after").result(HANG_S)
+    call.artifacts.write("late", "l", event=2).result(HANG_S)
+    assert call.artifacts.on().read("out") == "after"
+    assert call.artifacts.on(2).list() == ["late", "new", "out"]
+    assert call.at(2).artifacts.read("out") == "before" and call.at(0).artifacts.list() == []
+    assert call.at(4).artifacts.read("out") == call.at(4).artifacts.on().read("out") == "x" * 5_000
+    call.checkout(2).result(HANG_S)
+    assert call.artifacts.on().read("out") == "x" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("", "x"), InvalidNameError),
+        (("x" * 513, "x"), InvalidNameError),
+        (("a", None), InvalidMessageError),
+        (("a", bytearray(3)), InvalidMessageError),
+        (("a", "x", 7), InvalidMessageError),
+    ],
+)
+def test_what_is_no_artifact_is_refused(
+    store: Store, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        store.session("a").artifacts.write(*arguments)
+    assert not store.session("a").exists
+    with pytest.raises(AppendConflictError):
+        store.session("a").artifacts.write("a", "x", event=3).result(HANG_S)
+
+
+def test_equal_contents_are_stored_once(store: Store) -> None:
+    """agno 6529, 3859: 16 images made 165 MB of sessions, as each save kept the same bytes again.
+    A content is kept once, and named by each version."""
+    call = store.session("a")
+    content = bytes(range(256)) * 4_096
+    for number in range(20):
+        call.artifacts.write(f"shot{number}", content, "image/png").result(HANG_S)
+    found = store.stats()["blobs"]
+    assert (found["count"], found["references"]) == (1, 20)
+
+
+def test_300_contents_outlive_a_purge(
+    checked_store: Callable[..., Store], store_path: Path
+) -> None:
+    """An event names 256 blobs at most, and a base more versions than that: it takes several."""
+    store = checked_store()
+    call = store.session("a")
+    contents = [f"{number}" * 5_000 for number in range(300)]
+    for number, content in enumerate(contents):
+        call.artifacts.write(f"id{number}", content)
+    call.append(USER).result(HANG_S)
+    ack = call.purge(300).result(HANG_S)
+    assert ack.last - ack.first == 1
+    store.flush()
+    assert store.stats()["blobs"]["references"] == 300
+    assert [call.artifacts.read(f"id{number}") for number in range(300)] == contents
+    copied = checked_store(store_path.with_name("copy"))
+    copy(store, call, copied)
+    there = copied.session("a").artifacts
+    assert [there.read(f"id{number}") for number in range(300)] == contents
+    with pytest.raises(TrimmedError):
+        call.at(3)
+    call.erase(HANG_S)
+    assert store.stats()["blobs"]["count"] == 0
