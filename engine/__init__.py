@@ -7,6 +7,7 @@ from engine.blobs import Blob, BlobReader, Blobs
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
+from engine.facts import Facts, Label, Said, SessionLink
 from engine.loading import LoadResult
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
@@ -65,12 +66,14 @@ __all__ = [
     "ErasureReceipt",
     "Event",
     "Events",
+    "Facts",
     "Finding",
     "ForkedStoreError",
     "FormatVersionError",
     "IdempotencyConflictError",
     "InvalidMessageError",
     "InvalidNameError",
+    "Label",
     "LimitExceededError",
     "LoadResult",
     "Lost",
@@ -82,10 +85,12 @@ __all__ = [
     "ReadOnlyError",
     "RebuildReport",
     "RestoreReport",
+    "Said",
     "Session",
     "SessionAt",
     "SessionGoneError",
     "SessionInfo",
+    "SessionLink",
     "SessionNotFoundError",
     "SessionPage",
     "StorageFullError",

@@ -19,6 +19,7 @@ from eventlog.branching import Stretch
 from eventlog.errors import SessionGoneError, StoreClosedError, TrimmedError, UsageError
 from eventlog.index import Name
 from eventlog.limits import (
+    NAME_BYTES_MAX,
     PAGE_BYTES,
     PAGE_EVENTS,
     POLL_MAX_MS,
@@ -181,6 +182,8 @@ class PositionPager:
             self.following += len(events)
             if window.has_voids and not self._voids:
                 events = [event for event in events if event.kind_code != VOID]
+            if not self._voids:  # hidden sessions' are left out too (``keys.is_hidden``)
+                events = [each for each in events if len(each.origin.name) <= NAME_BYTES_MAX]
             if stop == window.count:
                 self._window = None
             if self._tenant is not None:
