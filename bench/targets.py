@@ -46,6 +46,8 @@ GOALS: Final[dict[str, Goal]] = {
     "last20_hot": Goal(3.0, 2.0, at_least=False),
     "last20_cold": Goal(10.0, 5.0, at_least=False),
     "all_1500": Goal(2.0, 1.3, at_least=False),
+    "catalog_by_user": Goal(5.0, 3.0, at_least=False),
+    "catalog_newest": Goal(5.0, 3.0, at_least=False),
     "rebuild_vs_loads": Goal(0.1, 0.25, at_least=True),
 }
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import reprlib
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -42,8 +43,12 @@ from eventlog.log import Log
 from eventlog.present import PresentRows
 from eventlog.sessionfacts import SessionFacts
 
+KNOWN_SESSIONS: Final = 4_096  # kept of listings without a filter
+SORTED_MAX: Final = 1_024  # sessions that are put in order for a question; of more it is known
 PAGE_SESSIONS: Final = 2_048  # read in one transaction while the catalog of a tenant is made
 _BY: Final = ("user_id", "account_id", "agent_id", "workspace", "status")
+
+_NOBODY: Final[frozenset[int]] = frozenset()
 
 Value = tuple[str, str]  # a field and what it is
 
@@ -85,7 +90,10 @@ class Filter(NamedTuple):
 
         Raises:
             InvalidNameError: A field is no name.
+            UsageError: Metadata is no dict.
         """
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise UsageError(f"metadata must be a dict, not {reprlib.repr(self.metadata)}")
         for name, value in self.values():
             name_bytes(value, name)
 
@@ -174,17 +182,44 @@ def info_of(facts: SessionFacts, given: Given | None = None) -> SessionInfo:
 
 @dataclass(slots=True)
 class Entry:
-    """What is kept of a session."""
+    """What is kept of a session.
 
-    position: int  # of its last event
+    Attributes:
+        position: Position of its last event.
+        stamp: What ``given`` depends on.
+        given: Its facts.
+        sealed: Its counts and times, if no event of it was loose: they depend on the stamp too.
+    """
+
+    position: int
     stamp: Stamp
     given: Given
+    sealed: SessionFacts | None
 
     def values(self) -> list[Value]:
         """What it can be found by."""
         own = self.given.facts
         found = [(name, value) for name in _BY if (value := getattr(own, name)) is not None]
         return found + [("label", name) for name in self.given.labels]
+
+
+def read_entry(
+    listing: Listing,
+    present: PresentRows,
+    stamp: Stamp,
+    position: int,
+    number: int,
+    state: SessionState | None,
+) -> Entry | None:
+    """What is to be kept of a session; None when it is gone, or listed at a newer position.
+
+    Raises:
+        CorruptionError: As ``Listing.facts``.
+    """
+    facts = listing.facts(position, number, state, present)
+    if facts is None:
+        return None
+    return Entry(position, stamp, given_of(facts), facts if state is None else None)
 
 
 class TenantCatalog:
@@ -197,6 +232,9 @@ class TenantCatalog:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self._by: dict[Value, set[int]] = {}
+        # By rising positions; where the session has a newer one by now, a place says nothing.
+        self._order: list[tuple[int, int]] = []
+        self._met: list[tuple[int, int]] = []  # to be put behind it
         self._reached = 0  # the position up to which it is true
         self._target: int | None = None  # while it is being made: what it will be true up to
         self._before = U64_MAX
@@ -213,9 +251,8 @@ class TenantCatalog:
         if self._target is None:
             self._target, self._before = record.last_position, U64_MAX
         is_first = self._before == U64_MAX
-        for met, (position, number, state) in enumerate(listing.newest(self._before)):
-            if position <= self._reached:
-                break
+        newest = listing.newest(self._before, self._reached)
+        for met, (position, number, state) in enumerate(newest):
             if met == PAGE_SESSIONS:
                 return False
             self._meet(listing, present, position, number, state)
@@ -223,6 +260,10 @@ class TenantCatalog:
             if len(self.entries) > sessions_max:
                 return None
         self._reached, self._target = self._target, None
+        self._order += sorted(self._met)
+        self._met = []
+        if len(self._order) > 2 * len(self.entries) + PAGE_SESSIONS:
+            self._order = sorted([(each.position, number) for number, each in self.entries.items()])
         if not is_first:  # what happened since the first page is still to be looked at
             return False
         if self._epoch != record.epoch:
@@ -239,21 +280,24 @@ class TenantCatalog:
         state: SessionState | None,
     ) -> None:
         entry = self.entries.get(number)
-        stamp = listing.stamp(number, state)
+        stamp = listing.stamp(position, number, state)
         if entry is not None and entry.stamp == stamp:
-            entry.position = max(entry.position, position)
+            if position > entry.position:
+                entry.position = position
+                self._met.append((position, number))
             return
         try:
-            facts = listing.facts(position, number, state, present)
+            new = read_entry(listing, present, stamp, position, number, state)
         except CorruptionError:
-            facts = None  # it is told where the session itself is asked for
-        if facts is None:  # gone, or met at a newer position
+            new = None  # it is told where the session itself is asked for
+        if new is None:  # gone, or met at a newer position
             return
-        new = Entry(position, stamp, given_of(facts))
         if entry is not None:
             new.position = max(position, entry.position)
             self._drop(number, entry)
         self.entries[number] = new
+        if entry is None or entry.position < position:
+            self._met.append((position, number))
         for value in new.values():
             self._by.setdefault(value, set()).add(number)
 
@@ -274,18 +318,15 @@ class TenantCatalog:
     def find(self, listing: Listing, wanted: Filter, before: int, count: int) -> list[SessionInfo]:
         """Sessions that are asked for, newest first, as of the transaction of ``advance``."""
         entries = self.entries
-        sets = [self._by.get(value, set()) for value in wanted.values()]
-        numbers: Iterable[int] = set.intersection(*sets) if sets else entries
-        places = sorted([(entries[each].position, each) for each in numbers], reverse=True)
         found: list[SessionInfo] = []
-        for position, number in places:
-            if position >= before:
-                continue
+        for position, number in self._places(wanted, before):
             given = entries[number].given
             if wanted.metadata and not wanted.takes_metadata(given.metadata()):
                 continue
             state = listing.state_of(number, position)
-            facts = listing.facts(position, number, state)
+            facts = entries[number].sealed if state is None else None
+            if facts is None or facts.last_position != position:
+                facts = listing.facts(position, number, state)
             if facts is None:
                 continue
             updated_us = facts.last_recorded_us
@@ -299,6 +340,24 @@ class TenantCatalog:
                 break
         return found
 
+    def _places(self, wanted: Filter, before: int) -> Iterator[tuple[int, int]]:
+        """Positions below one, newest first, and sessions that have what can be looked up."""
+        entries = self.entries
+        sets = sorted([self._by.get(value, _NOBODY) for value in wanted.values()], key=len)
+        if sets and len(sets[0]) <= SORTED_MAX:
+            numbers = sets[0].intersection(*sets[1:])
+            places = sorted([(entries[each].position, each) for each in numbers], reverse=True)
+            yield from [place for place in places if place[0] < before]
+            return
+        order = self._order
+        for at in range(bisect_left(order, (before,)) - 1, -1, -1):
+            position, number = place = order[at]
+            entry = entries.get(number)
+            if entry is None or entry.position != position:
+                continue
+            if all([number in each for each in sets]):
+                yield place
+
 
 class Catalog:
     """What memory keeps for listings of one log; any thread."""
@@ -306,9 +365,11 @@ class Catalog:
     def __init__(self, log: Log, sessions_max: int = CATALOG_SESSIONS_MAX) -> None:
         self.sessions_max = sessions_max
         self.present = PresentRows(FACTS)
-        log.cache.on_begin.append(self.present.begin)
+        log.cache.on_begin += [self.present.begin, self.begin]
         log.cache.on_clear += [self.present.clear, self.clear]
         self._is_stale = False
+        self._known: dict[int, Entry] = {}  # of sessions that were listed lately
+        self._known_epoch = (-1, -1)
         self._lock = threading.Lock()
         self._tenants: OrderedDict[str, TenantCatalog] = OrderedDict()
         self._too_many: set[str] = set()  # tenants that do not fit
@@ -319,9 +380,15 @@ class Catalog:
         """Sessions that it holds."""
         return sum([len(each.entries) for each in list(self._tenants.values())])
 
+    def begin(self, epoch: tuple[int, int]) -> None:
+        """Forget what was listed lately, since something was removed."""
+        if epoch != self._known_epoch:
+            self._known = {}
+
     def clear(self) -> None:
         """Forget all before the next answer; waits for nobody."""
         self._is_stale = True
+        self._known_epoch = (-1, -1)
 
     def page(
         self, log: Log, tenant: str, wanted: Filter, before: int, count: int
@@ -332,15 +399,44 @@ class Catalog:
             CorruptionError: A damaged record is, or may be, left out of one of those to give.
         """
         if wanted == _ALL:
-            with log.views.listing(tenant) as listing:
-                found = [] if listing is None else listing.page(before, count, self.present)
-                return [info_of(facts) for facts in found]
+            return self._newest(log, tenant, before, count)
         with self._lock:
             if tenant not in self._too_many:
                 infos = self._from_memory(log, tenant, wanted, before, count)
                 if infos is not None:
                     return infos
         return self._from_store(log, tenant, wanted, before, count)
+
+    def _newest(self, log: Log, tenant: str, before: int, count: int) -> list[SessionInfo]:
+        found: list[SessionInfo] = []
+        with log.views.listing(tenant) as listing:
+            if listing is None:
+                return found
+            known = self._known
+            if self._known_epoch != listing.record.epoch:
+                known = self._known = {}
+                self._known_epoch = listing.record.epoch
+            for position, number, state in listing.newest(before):
+                stamp = listing.stamp(position, number, state)
+                entry = known.get(number)
+                facts: SessionFacts | None
+                if entry is None or entry.stamp != stamp:
+                    entry = read_entry(listing, self.present, stamp, position, number, state)
+                    if entry is None:
+                        continue
+                    if len(known) >= KNOWN_SESSIONS:
+                        known.clear()
+                    known[number] = entry
+                facts = entry.sealed if state is None else None
+                if facts is None or facts.last_position != position:
+                    facts = listing.facts(position, number, state)
+                if facts is None:
+                    continue
+                listing.require(position, state)
+                found.append(info_of(facts, entry.given))
+                if len(found) == count:
+                    break
+        return found
 
     def _from_memory(
         self, log: Log, tenant: str, wanted: Filter, before: int, count: int

@@ -6,8 +6,7 @@ same (``stamp``), so are the facts that were told before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from eventlog.index import LooseIndex, SessionState
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 Stamp = tuple[bytes | None, object, int]
 _SEALED: Final = slice(32, 40)  # of a stored session row: how many events are sealed
 
-_FLAGS: Final = slice(92, 96)  # and its flags
+_LAST_POSITION: Final = slice(56, 64)  # position of the last of them
+_FLAGS: Final = slice(92, 96)  # its flags
 
 
 class Listing:
@@ -50,15 +50,18 @@ class Listing:
         self._index = index
         self._tables = tables
 
-    def newest(self, before: int) -> Iterator[tuple[int, int, SessionState | None]]:
+    def newest(self, before: int, after: int = 0) -> Iterator[tuple[int, int, SessionState | None]]:
         """Last position, number and, when memory has it, state of sessions, newest first.
 
         Sealed sessions may come with a position that a newer one stands for.
 
         Args:
             before: Only those whose last event lies before this position.
+            after: Only those whose last event lies after this one.
         """
-        return newest_sessions(self._tables, self.record, self._index, self.tenant_number, before)
+        return newest_sessions(
+            self._tables, self.record, self._index, self.tenant_number, before, after
+        )
 
     def state_of(self, number: int, position: int) -> SessionState | None:
         """What memory holds of a session whose last event is at a position."""
@@ -72,18 +75,28 @@ class Listing:
         stored = self._tables.get_row(U64.pack(number))
         return stored is None or bool(int.from_bytes(stored[_FLAGS], "little") & GONE)
 
-    def stamp(self, number: int, state: SessionState | None) -> Stamp:
+    def stamp(self, position: int, number: int, state: SessionState | None) -> Stamp:
         """What a session's facts other than counts and times depend on; equal as long as they are.
 
+        Never equal to another one where memory does not belong to the transaction's row, which was
+        sealed further since.
+
         Args:
+            position: Its last one, as ``newest`` gave it.
             number: The session.
             state: What memory holds of it.
         """
         row = self._tables.get_row(U64.pack(number))
-        if state is None or not state.has_controls:
-            return row, None, 0
+        if row is None:
+            return None, object(), 0
+        if state is None:
+            is_all = int.from_bytes(row[_LAST_POSITION], "little") >= position
+            return row, None if is_all else object(), 0
+        has_controls = state.has_controls  # before the list, from which sealing takes first
         loose = state.loose
-        return row, loose, len(loose.positions)
+        if loose.base > int.from_bytes(row[_SEALED], "little"):
+            return row, object(), 0
+        return (row, loose, len(loose.positions)) if has_controls else (row, None, 0)
 
     def facts(
         self,
@@ -121,9 +134,9 @@ class Listing:
         if is_hidden(facts.origin.name):
             return None
         if present is not None:
-            rows = self._rows(facts.origin, state, present)
-            return self._views.told(replace(facts, last_position=position, rows=rows))
-        return self._views.told(replace(facts, last_position=position))
+            facts.rows = self._rows(facts.origin, state, present)
+        facts.last_position = position
+        return self._views.told(facts)
 
     def require(self, position: int, state: SessionState | None) -> None:
         """Raise where a damaged record is, or may be, left out of a session's facts.
@@ -155,25 +168,3 @@ class Listing:
         return present.rows(
             tables, record, origin, loose if has_controls else None, len(loose.positions)
         )
-
-    def page(
-        self,
-        before: int,
-        count: int,
-        present: PresentRows | None = None,
-        accept: Callable[[SessionFacts], bool] | None = None,
-    ) -> list[SessionFacts]:
-        """The next sessions whose last event lies before a position, newest first.
-
-        Raises:
-            CorruptionError: As ``facts`` of those looked at, and ``require`` of those to give.
-        """
-        found: list[SessionFacts] = []
-        for position, number, state in self.newest(before):
-            facts = self.facts(position, number, state, present)
-            if facts is not None and (accept is None or accept(facts)):
-                self.require(position, state)
-                found.append(facts)
-                if len(found) == count:
-                    break
-        return found

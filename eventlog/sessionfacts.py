@@ -15,9 +15,9 @@ from eventlog.rows import SessionRow
 NO_ROWS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SessionFacts:
-    """A session as it stands: its row and what is loose.
+    """A session as it stands: its row and what is loose; changed by who made it only.
 
     ``rows`` are the present rows of a projection, by subkey, when they were asked for.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic
 
@@ -37,7 +37,7 @@ from eventlog.record import MESSAGE, Factory, Origin, R
 from eventlog.rollup import NEVER
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.segmentcache import SegmentCache
-from eventlog.sessionfacts import NO_ROWS, SessionFacts, facts_of, require_whole
+from eventlog.sessionfacts import SessionFacts, facts_of, require_whole
 from eventlog.tables import ReadTables
 
 
@@ -213,20 +213,21 @@ class Views:
             self.require_end(_last_position(view, row), view.record)
             if state is None:
                 facts = facts_of(view.origin, row, None)
-                rows = NO_ROWS if present is None else present.stored(tables, view.origin.number)
-                return replace(facts, rows=rows) if rows else facts
+                if present is not None:
+                    facts.rows = present.stored(tables, view.origin.number)
+                return facts
             require_whole(state)
             facts = self.facts_in_memory(state)
             if facts.row.is_gone:
                 return None  # since this transaction began
-            rows = NO_ROWS
             if present is not None:
                 has_controls = state.has_controls or state.loose is not view.loose
                 loose = view.loose if has_controls else None
                 rows = present.rows(tables, view.record, view.origin, loose, view.loose_stop)
+                facts.rows = rows
             # Others may have sealed more than memory knows.
-            unsealed = max(0, facts.event_count - row.sealed)
-            return self.told(replace(facts, unsealed_count=unsealed, rows=rows))
+            facts.unsealed_count = max(0, facts.event_count - row.sealed)
+            return self.told(facts)
 
     def present_row(self, name: Name, present: PresentRows, subkey: bytes) -> bytes | None:
         """One present row of a session's projection; None when there is none."""
@@ -381,7 +382,7 @@ class Views:
     def told(self, facts: SessionFacts) -> SessionFacts:
         """Facts as they are told: where no roll-ups are recorded, sealing stands for them."""
         if self._index.roll_ups is NEVER:
-            return replace(facts, since_roll_up=facts.unsealed_count)
+            facts.since_roll_up = facts.unsealed_count
         return facts
 
     def facts_in_memory(self, state: SessionState) -> SessionFacts:

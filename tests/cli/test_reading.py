@@ -189,7 +189,7 @@ def test_replay_limit(turnlog: Any, calls: Path) -> None:
 
 def test_sessions_newest_first(turnlog: Any, calls: Path) -> None:
     head, *rows = turnlog("sessions", calls, "--tenant", "").out.splitlines()
-    assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) TITLE".split()
+    assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) STATUS TITLE".split()
     assert [row.split()[:4] for row in rows] == [
         ["call-1", "u1", "1", "1"],
         ["call-2", "u2", "3", "2"],
