@@ -1,7 +1,7 @@
 """A tenant's sessions in one read transaction, newest activity first, without what was said.
 
-What a session's facts depend on is its row, and what memory holds of it: as long as both are the
-same (``stamp``), so are the facts that were told before.
+What a session's facts depend on is its row, and how far its loose events go: as long as both are
+the same (``stamp``), so are the facts that were told before.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Listing:
         loose = state.loose
         if loose.base > int.from_bytes(row[_SEALED], "little"):
             return row, object(), 0
-        return (row, loose, len(loose.positions)) if has_controls else (row, None, 0)
+        return (row, loose.base, len(loose.positions)) if has_controls else (row, None, 0)
 
     def facts(
         self,

@@ -4,8 +4,11 @@
 and make the same rows. Of each loose list it is kept how far it was looked through, so that asking
 again costs the events that came since.
 
-Invariant: rows and loose events belong together when the loose list begins at or below the
-transaction's first unsealed event; what is in both makes the same rows.
+Invariants:
+    1. Rows and loose events belong together when the loose list begins at or below the
+       transaction's first unsealed event; what is in both makes the same rows.
+    2. Which events a session has from a sequence on never changes but by a removal or a failed
+       commit, and with these all that is kept goes.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ _NO_ROWS: Final[Rows] = {}
 
 @dataclass(slots=True)
 class _Looked:
-    """What was found in a loose list so far."""
+    """What was found in a loose list so far; the list itself is not kept from going."""
 
-    loose: Loose
+    base: int
     count: int = 0
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
 
@@ -49,10 +52,13 @@ class PresentRows:
         self._names_max = names_max
         self._lock = threading.Lock()
         self._looked: dict[int, _Looked] = {}
+        self._epoch = (0, 0)
 
     def begin(self, epoch: tuple[int, int]) -> None:
         """Forget all, since something was removed (``SegmentCache.on_begin``)."""
-        self.clear()
+        with self._lock:
+            self._epoch = epoch
+            self._looked.clear()
 
     def clear(self) -> None:
         """Forget all."""
@@ -133,8 +139,8 @@ class PresentRows:
     ) -> dict[bytes, bytes | None]:
         with self._lock:
             looked = self._looked.get(origin.number)
-        if looked is None or looked.loose is not loose or looked.count > stop:
-            looked = _Looked(loose)
+        if looked is None or looked.base != loose.base or looked.count > stop:
+            looked = _Looked(loose.base)
         if looked.count == stop:
             return looked.changes
         changes = dict(looked.changes)
@@ -155,7 +161,9 @@ class PresentRows:
                 event = decode_record(origin, position, value, Record)
                 changes.update(self.projection.changes(event))
         with self._lock:
+            if tables.epoch < self._epoch:
+                return changes  # it may be of what was removed since this transaction began
             if len(self._looked) >= self._names_max:
                 self._looked.clear()
-            self._looked[origin.number] = _Looked(loose, stop, changes)
+            self._looked[origin.number] = _Looked(loose.base, stop, changes)
         return changes

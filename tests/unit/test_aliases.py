@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -138,9 +141,6 @@ def test_one_in_a_queue_behind_another_is_refused(store: Store) -> None:
 
 
 def test_another_process_sees_it(checked_store: Open, store_path: Path) -> None:
-    import subprocess
-    import sys
-
     store = checked_store()
     store.session("a").alias("x").result()
     program = (
@@ -274,3 +274,69 @@ def test_a_listing_by_alias(store: Store) -> None:
     assert [info.name for info in store.sessions(alias="x", user_id="u").sessions] == ["a"]
     assert store.sessions(alias="x", user_id="v").sessions == []
     assert store.sessions(alias="y").sessions == []
+
+
+RACE = """
+import sys, time
+from engine import ConflictError, Store
+path, name, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
+with Store.open(path) as store:
+    while time.time() < start:
+        time.sleep(0.001)
+    for number in range(40):
+        try:
+            store.session(name).alias(f"a{number}").result(60)
+            print(number)
+        except ConflictError:
+            pass
+"""
+
+
+def test_of_two_processes_one_gets_it(checked_store: Open, store_path: Path) -> None:
+    """Both read that it is free; the writer of the second one finds that it is not any more."""
+    checked_store().session("other").append({}).result()
+    start = str(time.time() + 1.5)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(store_path), name, start],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+        for name in ("a", "b")
+    ]
+    won = [set(map(int, each.communicate(timeout=HANG_S)[0].split())) for each in started]
+    assert [each.returncode for each in started] == [0, 0]
+    assert won[0] | won[1] == set(range(40)) and not won[0] & won[1]
+    store = checked_store()
+    for number in range(40):
+        assert led(store, f"a{number}") == ("a" if number in won[0] else "b")
+
+
+@pytest.mark.parametrize("way", ["vacuum", "restore", "purge"])
+def test_aliases_outlive_what_rewrites_a_store(
+    checked_store: Open, store_path: Path, tmp_path: Path, way: str
+) -> None:
+    store = checked_store(snapshot_frequency=1)
+    for number in range(100):
+        store.tenant("t").session(f"s{number % 3}").alias(f"a{number}").result()
+    store.tenant("t").session("s0").delete().result()
+    path = store_path
+    if way == "purge":
+        for number in (1, 2):
+            call = store.tenant("t").session(f"s{number}")
+            call.purge(call.info().last_sequence).result()  # type: ignore[union-attr]
+    elif way == "restore":
+        store.backup(tmp_path / "backup")
+        path = tmp_path / "again"
+        Store.restore(tmp_path / "backup", path)
+    store.flush()
+    store.close()
+    if way == "vacuum":
+        Store.vacuum(path)
+    store = checked_store(path)
+    for number in range(100):
+        expected = f"s{number % 3}" if number % 3 else None
+        assert led(store, f"a{number}", "t") == expected
+    store.tenant("t").session("s1").alias("a0").result()
+    assert led(store, "a0", "t") == "s1"
