@@ -18,8 +18,8 @@ from engine.events import Event
 from eventlog.branching import Stretch
 from eventlog.errors import SessionGoneError, StoreClosedError, TrimmedError, UsageError
 from eventlog.index import Name
+from eventlog.keys import is_hidden
 from eventlog.limits import (
-    NAME_BYTES_MAX,
     PAGE_BYTES,
     PAGE_EVENTS,
     POLL_MAX_MS,
@@ -182,8 +182,8 @@ class PositionPager:
             self.following += len(events)
             if window.has_voids and not self._voids:
                 events = [event for event in events if event.kind_code != VOID]
-            if not self._voids:  # hidden sessions' are left out too (``keys.is_hidden``)
-                events = [each for each in events if len(each.origin.name) <= NAME_BYTES_MAX]
+            if self._log.views.met_hidden and not self._voids:
+                events = [each for each in events if not is_hidden(each.origin.name)]
             if stop == window.count:
                 self._window = None
             if self._tenant is not None:

@@ -21,6 +21,7 @@ from eventlog.environment import Environment
 from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.keys import is_hidden
 from eventlog.known import KnownSessions
 from eventlog.listing import Listing
 from eventlog.past import Past
@@ -66,6 +67,7 @@ class Views:
 
     Attributes:
         known: What is known of the sessions that were read lately.
+        met_hidden: Whether an event of a hidden session was ever read by position.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Views:
         self._cache = cache
         self._catch_up = catch_up
         self.known = KnownSessions()
+        self.met_hidden = False
         cache.on_begin.append(self.known.begin)
         cache.on_clear.append(self.known.clear)
         # Of sessions met by position, and the count of removals for which they are true.
@@ -363,6 +366,7 @@ class Views:
             place = places.get(number)
             if place is None:
                 row = tables.load_row(number)
+                self.met_hidden = self.met_hidden or is_hidden(row.name)
                 if len(places) >= names_max:
                     places.clear()
                 place = places[number] = (Origin(number, row.tenant, row.name), row.first)
