@@ -13,6 +13,7 @@ from typing import Final
 from bench import (
     bench_append,
     bench_branches,
+    bench_catalog,
     bench_disk,
     bench_history,
     bench_loop,
@@ -50,6 +51,7 @@ def _size(settings: Settings, report: Report) -> None:
 BENCHES: Final[Mapping[str, Bench]] = {
     "append": Bench(bench_append.run, bench_append.FIGURES),
     "branches": Bench(bench_branches.run, bench_branches.FIGURES),
+    "catalog": Bench(bench_catalog.run, bench_catalog.FIGURES),
     "history": Bench(bench_history.run, bench_history.FIGURES),
     "loop": Bench(bench_loop.run, bench_loop.FIGURES),
     "media": Bench(bench_media.run, bench_media.FIGURES),

@@ -10,6 +10,7 @@ from engine.documents import Document
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
+from engine.facts import Facts, Label, Said, SessionLink
 from engine.loading import LoadResult
 from engine.owners import User
 from engine.reading import Events, Subscription
@@ -75,12 +76,14 @@ __all__ = [
     "ErasureReceipt",
     "Event",
     "Events",
+    "Facts",
     "Finding",
     "ForkedStoreError",
     "FormatVersionError",
     "IdempotencyConflictError",
     "InvalidMessageError",
     "InvalidNameError",
+    "Label",
     "LimitExceededError",
     "LoadResult",
     "Lost",
@@ -94,10 +97,12 @@ __all__ = [
     "RebuildReport",
     "RestoreReport",
     "Run",
+    "Said",
     "Session",
     "SessionAt",
     "SessionGoneError",
     "SessionInfo",
+    "SessionLink",
     "SessionNotFoundError",
     "SessionPage",
     "StorageFullError",

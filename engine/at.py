@@ -14,9 +14,11 @@ from engine.artifacts import ArtifactsAt
 from engine.belongings import usage_in
 from engine.documents import DocumentsAt
 from engine.events import Event, SessionInfo, opening_of
+from engine.facts import Facts, facts_from
 from engine.fold import Fold
 from engine.reading import Events
 from engine.runs import RunsAt
+from engine.spaces import Space
 from engine.state import read_fold, state_of, variables_of
 from engine.toolcalls import ToolCallsAt
 from engine.usage import Usage
@@ -69,6 +71,18 @@ class SessionAt:
     async def variables_async(self, prefix: str = "") -> list[Variable]:
         """``variables`` on the store's pool."""
         return await self._session._store._on_pool(self.variables, prefix)
+
+    @property
+    def facts(self) -> Facts:
+        """What the session was, as ``Session.facts``."""
+        with self._session._store._log.views.past(self._session._name) as past:
+            found = self._same(past)
+            opening = opening_of(found.row, self.number)
+        return facts_from(opening, self._folded().spaces.get(Space.FACTS, {}))
+
+    async def facts_async(self) -> Facts:
+        """``facts`` on the store's pool."""
+        return await self._session._store._on_pool(lambda: self.facts)
 
     @property
     def documents(self) -> DocumentsAt:
@@ -126,7 +140,7 @@ class SessionAt:
         return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:
-        """Counts, head and times as they were."""
+        """Facts, counts, head and times as they were."""
         with self._session._store._log.views.past(self._session._name) as past:
             found = self._same(past)
             last = found.event(self.sequence, Event)
@@ -134,8 +148,18 @@ class SessionAt:
         now = self._session.info()
         if now is None or now.number != self.number:
             raise self._gone(None if now is None else now.number)
+        facts = self.facts
+        metadata = facts.metadata or (None if now.metadata is None else {})
         return replace(
             now,
+            user_id=facts.user_id,
+            title=facts.title,
+            metadata=metadata,
+            account_id=facts.account_id,
+            agent_id=facts.agent_id,
+            workspace=facts.workspace,
+            status=facts.status,
+            labels=tuple(sorted({label.name for label in facts.labels})),
             updated_us=last.recorded_us,
             event_count=self.sequence + 1,
             message_count=self.message_count,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.artifacts import Artifacts
 from engine.blobs import Blobs
-from engine.branches import Branching
+from engine.describing import Describing
 from engine.documents import Documents
 from engine.drafting import AckMode
 from engine.events import opening_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-class Belongings(Branching):
+class Belongings(Describing):
     """The part of ``Session`` for what belongs to it."""
 
     __slots__ = ()

@@ -27,7 +27,7 @@ from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
 from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError
 from eventlog.index import Name
-from eventlog.keys import U64_MAX
+from eventlog.keys import U64_MAX, is_derived
 from eventlog.limits import BLOB_BYTES_MAX, MIB
 from eventlog.log import Log
 from eventlog.reading import SessionView
@@ -152,8 +152,8 @@ def export_lines(log: Log, events: Iterable[Event]) -> Iterator[str]:
     exported = ExportedContents(log)
     beginnings = Beginnings(log)
     for event in events:
-        if not event.session:
-            continue  # the tombstone of a session that is gone: nothing of it can be loaded
+        if not event.session or is_derived(event.session):
+            continue  # the tombstone of a session that is gone, or what a load makes by itself
         preface = beginnings.of(event)
         if preface is None:
             yield from exported.lines(event)

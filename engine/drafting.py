@@ -82,12 +82,14 @@ class Part:
         drafts: Its events; none when the session is only read for its condition.
         opening: Facts given if this creates the session.
         expected_head: Sequence that must be its head, -1 for an empty session, None for any.
+        versions: What keys of its spaces must be.
     """
 
     name: Name
     drafts: tuple[Draft, ...]
     opening: Any
     expected_head: int | None
+    versions: tuple[Version, ...] = ()
 
 
 _PLAIN_TAILS: Final = {
@@ -299,6 +301,9 @@ def encode_opening(
     metadata: dict[str, Any] | None,
     snapshot_frequency: int | None = None,
     max_messages: int | None = None,
+    account_id: str | None = None,
+    agent_id: str | None = None,
+    workspace: str | None = None,
 ) -> list[Any] | None:
     """Facts given at creation, as they are stored; None when there are none."""
     facts: dict[str, Any] = {}
@@ -319,6 +324,11 @@ def encode_opening(
         )
     if max_messages is not None:
         facts["max_messages"] = whole(max_messages, "max_messages", 1, MAX_MESSAGES_MAX)
+    owners = (("account_id", account_id), ("agent_id", agent_id), ("workspace", workspace))
+    for name, value in owners:
+        if value is not None:
+            name_bytes(value, name)
+            facts[name] = value
     if not facts:
         return None
     data, fixes = encode_body(
@@ -403,6 +413,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
                 expected_head=_checked_head(part.expected_head),
                 named=any([draft.caller_id is not None for draft in part.drafts]),
                 linked=any([draft.parent is not None for draft in part.drafts]),
+                versions=part.versions,
             ),
             event_count=len(part.drafts),
         )

@@ -196,9 +196,9 @@ class SessionInfo:
         tenant: The tenant's name.
         name: The session's name.
         number: Number of this incarnation.
-        user_id: The user given at creation.
-        title: The title given at creation.
-        metadata: The metadata given at creation.
+        user_id: The user, as given at creation or since; likewise the next two.
+        title: The title.
+        metadata: The metadata; None when there is none.
         created_us: Recorded time of the first event.
         updated_us: Recorded time of the last event.
         event_count: Events; sequences run from 0 to one less.
@@ -209,6 +209,11 @@ class SessionInfo:
         last_position: Position of the last event.
         loose_count: Messages since the last roll-up; in a store of format version 1 as the next.
         unsealed_count: Events that are not yet sealed into a segment.
+        account_id: The account, as given at creation or since; likewise the others.
+        agent_id: The agent.
+        workspace: The workspace.
+        status: The status.
+        labels: Names of the labels on the session or its events, sorted.
     """
 
     tenant: str
@@ -227,6 +232,11 @@ class SessionInfo:
     last_position: int
     loose_count: int
     unsealed_count: int
+    account_id: str | None = None
+    agent_id: str | None = None
+    workspace: str | None = None
+    status: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +273,9 @@ OPENING_FACTS: Final = {
     "metadata": dict,
     "snapshot_frequency": int,
     "max_messages": int,
+    "account_id": str,
+    "agent_id": str,
+    "workspace": str,
 }
 """What a session can be created with, in the order of ``encode_opening``, and of what types."""
 

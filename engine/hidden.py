@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from engine.catalog import decode_cursor
 from engine.session import Session
 from eventlog.errors import InvalidNameError
-from eventlog.keys import name_bytes
+from eventlog.keys import is_derived, is_hidden, name_bytes
 from eventlog.limits import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -37,11 +38,6 @@ def hidden_name(kind: str, owner: str = "") -> str:
     name = f"{DOTS}{kind}:{owner}"
     split_hidden(name)
     return name
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a session's name is that of a hidden one."""
-    return name.startswith(DOTS)
 
 
 def split_hidden(name: str) -> tuple[str, str]:
@@ -76,6 +72,17 @@ def any_session(tenant: Tenant, name: str) -> Session:
 
 
 def list_names(tenant: Tenant, limit: int, cursor: str | None) -> tuple[list[str], str | None]:
-    """The names of a page of sessions, also of hidden ones; see ``Tenant.sessions``."""
-    page = tenant._sessions(limit, cursor, None, hidden=True)
-    return [info.name for info in page.sessions], page.cursor
+    """The names of a page of sessions, also of hidden ones but for derived ones (``keys``)."""
+    names: list[str] = []
+    with tenant._store._log.views.listing(tenant.name, hidden=True) as listing:
+        if listing is None:
+            return names, None
+        for position, number, state in listing.newest(decode_cursor(cursor)):
+            facts = listing.facts(position, number, state)
+            if facts is None or is_derived(facts.origin.name):
+                continue
+            listing.require(position, state)
+            names.append(facts.origin.name)
+            if len(names) == limit:
+                return names, str(position)
+    return names, None

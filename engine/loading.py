@@ -5,6 +5,7 @@ Invariants:
     2. Each piece is atomic per session, so that a load cut short goes on where it stopped.
     3. What a line says about recorded time and sequence is kept.
     4. A content is put before the first event that names it is appended.
+    5. Aliases lead to the loaded sessions at the end, as their facts say (``aliases``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from engine import aliases
 from engine.blobs import require_blobs
 from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
@@ -25,9 +27,11 @@ from engine.export import (
     line_to_event,
     parent_in_line,
 )
+from engine.facts import ALIAS
 from engine.hidden import any_session
 from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
+from engine.spaces import Space
 from eventlog.ack import Ack, Beginning, Draft
 from eventlog.arguments import iterable, whole
 from eventlog.blobput import Upload
@@ -112,6 +116,17 @@ def _followed_in(base: Mapping[str, Any] | None) -> dict[int, int]:
         raise UsageError("base has events that are followed, of another shape") from error
 
 
+def _tells_aliases(event: Mapping[str, Any]) -> bool:
+    """Whether a line says that a session has an alias."""
+    base = event["base"]
+    told: list[Any] = []
+    if event["kind"] == Space.FACTS.title and type(event["body"]) is dict:
+        told += event["body"].get("set") or ()
+    if type(base) is dict and type(base.get(Space.FACTS.title)) is list:
+        told += [each[0] for each in base[Space.FACTS.title] if type(each) is list and each]
+    return any([type(key) is str and key.startswith(ALIAS) for key in told])
+
+
 class Loader:
     """Loads lines into one store."""
 
@@ -121,6 +136,7 @@ class Loader:
         self._piece_events = whole(piece_events, "piece_events", 1, BATCH_EVENTS_MAX)
         self._arrivals: dict[Name, _Arrival] = {}
         self._unwritten: dict[Name, _Arrival] = {}  # those that have drafts
+        self._with_aliases: dict[Name, None] = {}  # in the order in which they came
         self._waiting = 0
         self._waiting_bytes = 0
         self._contents = ArrivingContents(self._begin_content, self._leave_content)
@@ -163,7 +179,14 @@ class Loader:
         except ValueError as error:
             raise DamagedInputError(str(error), file="load", line=number) from error
         self._write()
+        self._restore_aliases()
         return LoadResult(self._loaded, self._skipped)
+
+    def _restore_aliases(self) -> None:
+        """Make aliases lead to what was loaded, also where a load before stopped short of that."""
+        for name in self._with_aliases:
+            session = self._store.tenant(name[0]).session(name[1])
+            aliases.restore(session, session.facts.aliases)
 
     def _begin_content(self, tenant: str, media_type: str | None) -> Upload:
         return self._store.tenant(tenant).blobs._begin_upload(media_type)
@@ -200,6 +223,8 @@ class Loader:
             raise UsageError("base belongs to the first event after a purge, beside its opening")
         if arrival is None:
             arrival = self._arrivals[name] = self._arrive(name, event)
+        if _tells_aliases(event):
+            self._with_aliases[name] = None
         sequence = event["sequence"]
         if sequence is None:
             sequence = arrival.following

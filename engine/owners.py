@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from engine.documents import Documents
 from engine.events import opening_of
-from engine.hidden import hidden_session, is_hidden, list_names
+from engine.hidden import hidden_session, list_names
 from engine.state import read_fold
 from engine.usage import Sums, Usage, checked_scope, records_of
 from eventlog.arguments import whole
-from eventlog.keys import name_bytes
+from eventlog.keys import is_hidden, name_bytes
 from eventlog.limits import PAGE_MAX, TIME_MAX
 
 if TYPE_CHECKING:

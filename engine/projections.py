@@ -43,8 +43,10 @@ class SpaceProjection:
         return decode_row(content, self._space.title).sequence
 
 
+SPACE_PROJECTIONS: Final = {space: SpaceProjection(space) for space in Space}
+FACTS: Final = SPACE_PROJECTIONS[Space.FACTS]
 PROJECTIONS: Final[tuple[InlineProjection, ...]] = (
-    *[SpaceProjection(space) for space in Space],
+    *SPACE_PROJECTIONS.values(),
     BranchProjection(),
     NamesProjection(),
 )

@@ -18,6 +18,7 @@ from engine.events import Event
 from eventlog.branching import Stretch
 from eventlog.errors import SessionGoneError, StoreClosedError, TrimmedError, UsageError
 from eventlog.index import Name
+from eventlog.keys import is_derived
 from eventlog.limits import (
     PAGE_BYTES,
     PAGE_EVENTS,
@@ -181,6 +182,8 @@ class PositionPager:
             self.following += len(events)
             if window.has_voids and not self._voids:
                 events = [event for event in events if event.kind_code != VOID]
+            if self._log.views.met_derived and not self._voids:
+                events = [each for each in events if not is_derived(each.origin.name)]
             if stop == window.count:
                 self._window = None
             if self._tenant is not None:

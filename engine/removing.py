@@ -31,9 +31,10 @@ class Removing:
     def delete(self) -> Ack:
         """Delete the session: what it held cannot be read any more once this is durable.
 
-        Its name is free again at once: the next append begins a new session, from sequence 0. In
-        the global order its events are void; their space is given back in slices. Appends that
-        were accepted before this are in the deleted session. Backups are not touched.
+        Its name is free again at once, and so are its aliases: the next append begins a new
+        session, from sequence 0. In the global order its events are void; their space is given back
+        in slices. Appends that were accepted before this are in the deleted session. Backups are
+        not touched.
 
         The ack raises ``SessionNotFoundError`` when there is no such session. A delete is taken
         also when the quota is reached or the disk is full.

@@ -16,6 +16,7 @@ from engine.contents import Beginnings, ExportedContents, Preface
 from engine.events import Event, decode_opening
 from engine.export import encode_line, escape_line
 from eventlog.errors import CorruptionError
+from eventlog.keys import is_derived
 from eventlog.limits import TIME_MAX
 from eventlog.log import Log
 from eventlog.record import CONTROL
@@ -66,6 +67,8 @@ def salvage_lines(
     beginnings = Beginnings(log)
     for found in sorted(walk.sessions(), key=_in_order):
         origin = found.origin
+        if is_derived(origin.name):
+            continue  # a load makes what it holds anew
         if tenant in (None, origin.tenant) and session in (None, origin.name):
             yield from _session_lines(walk, found, exported, beginnings)
     for lost in walk.strays():

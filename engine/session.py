@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.at import SessionAt, session_at
 from engine.belongings import Belongings
 from engine.blobs import BlobLike, addresses_of
+from engine.catalog import info_of
 from engine.drafting import (
     AckMode,
     Part,
@@ -20,7 +21,7 @@ from engine.drafting import (
     make_ack,
     plain_tail,
 )
-from engine.events import OPENING_FACTS, Event, SessionInfo, opening_of
+from engine.events import OPENING_FACTS, Event, SessionInfo
 from engine.history import last_bodies
 from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription
@@ -42,7 +43,6 @@ from eventlog.errors import (
 from eventlog.keys import U64_MAX
 from eventlog.limits import BATCH_EVENTS_MAX, POSITION_MAX
 from eventlog.record import CONTROL, HEADER_BYTES
-from eventlog.views import SessionFacts
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -51,9 +51,8 @@ if TYPE_CHECKING:
 class Session(Belongings):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
-    The session is written with its first append, or by ``create``. ``user_id``, ``title``,
-    ``metadata``, ``snapshot_frequency`` and ``max_messages`` are facts given at creation; they are
-    ignored when it exists already.
+    The session is written with its first append, or by ``create``. What ``tenant.session`` takes
+    beside the name are facts given at creation; they are ignored when it exists already.
     """
 
     __slots__ = ("_name", "_opening", "_queue", "_store", "name", "tenant")
@@ -68,14 +67,20 @@ class Session(Belongings):
         metadata: dict[str, Any] | None = None,
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
+        account_id: str | None = None,
+        agent_id: str | None = None,
+        workspace: str | None = None,
     ) -> None:
         self._store = store
         self._queue = store._log.writer.submit
         self._name = (tenant, name)
-        given = (user_id, title, metadata, snapshot_frequency, max_messages)
+        owners = (account_id, agent_id, workspace)
+        given = (user_id, title, metadata, snapshot_frequency, max_messages, *owners)
         self._opening = None if given == _NO_FACTS else encode_opening(*given)
         if snapshot_frequency is not None or max_messages is not None:
             store._require_version(2, "options of a session's own")
+        if owners != _NO_OWNERS:
+            store._require_version(2, "owners other than users")
         self.tenant = tenant
         self.name = name
 
@@ -678,7 +683,7 @@ class Session(Belongings):
 
     def info(self) -> SessionInfo | None:
         """Counts, head and times; None when there is no session of that name."""
-        facts = self._store._log.views.facts(self._name)
+        facts = self._store._log.views.facts(self._name, self._store._facts)
         return None if facts is None else info_of(facts)
 
     @property
@@ -727,8 +732,9 @@ class Session(Belongings):
     @property
     def head(self) -> int | None:
         """Sequence of the event that the next append follows; None when there is none."""
-        info = self.info()
-        return None if info is None else info.head
+        facts = self._store._log.views.facts(self._name)
+        head = -1 if facts is None else signed_head(facts.head)
+        return None if head < 0 else head
 
 
 def _kind_names(kinds: Collection[str]) -> frozenset[str]:
@@ -739,30 +745,7 @@ def _kind_names(kinds: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def info_of(facts: SessionFacts) -> SessionInfo:
-    """The public view of a session's facts."""
-    opening = opening_of(facts.row, facts.origin.number)
-    head = signed_head(facts.head)
-    return SessionInfo(
-        tenant=facts.origin.tenant,
-        name=facts.origin.name,
-        number=facts.origin.number,
-        user_id=opening.get("user_id"),
-        title=opening.get("title"),
-        metadata=opening.get("metadata"),
-        created_us=facts.row.created_us,
-        updated_us=facts.last_recorded_us,
-        event_count=facts.event_count,
-        message_count=facts.message_count,
-        head=None if head < 0 else head,
-        first_sequence=facts.row.first,
-        last_sequence=facts.event_count - 1,
-        last_position=facts.last_position,
-        loose_count=facts.since_roll_up,
-        unsealed_count=facts.unsealed_count,
-    )
-
-
 _NO_FACTS: Final = (None,) * len(OPENING_FACTS)
+_NO_OWNERS: Final = (None, None, None)
 
 assert CONTROLS["open"] == CONTROL

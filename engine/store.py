@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,11 +12,12 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from engine.blobs import Blobs, collect_blobs
+from engine.catalog import catalog_of
 from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
-from engine.events import Event, SessionInfo, SessionPage
+from engine.events import Event
 from engine.fold import folds_of
-from engine.hidden import is_hidden
+from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
 from engine.projections import PROJECTIONS
@@ -25,7 +25,7 @@ from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.receipt import Receipt
 from engine.salvage import Lost, salvage_lines
-from engine.session import Session, info_of
+from engine.session import Session
 from engine.telling import telling
 from engine.upkeep import Upkeep
 from eventlog.ack import Ack
@@ -40,13 +40,12 @@ from eventlog.errors import (
     TurnlogError,
     UsageError,
 )
-from eventlog.keys import U64_MAX, name_bytes
+from eventlog.keys import name_bytes
 from eventlog.limits import (
     CLOSE_DEADLINE_MS,
     COMMIT_EVENTS_MAX,
     LOCK_DEADLINE_MS,
     MAP_BYTES,
-    PAGE_MAX,
     POOL_THREADS,
     POSITION_MAX,
 )
@@ -54,7 +53,6 @@ from eventlog.log import Log
 from eventlog.recount import OnProgress
 from eventlog.stats import KINDS as KINDS
 from eventlog.stats import log_stats
-from eventlog.views import SessionFacts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,8 +63,11 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant(Owning):
+class Tenant(Listed, Owning):
     """One tenant's world: its sessions, and nothing of any other tenant."""
+
+    name: str
+    _store: Store
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -81,6 +82,9 @@ class Tenant(Owning):
         metadata: dict[str, Any] | None = None,
         snapshot_frequency: int | None = None,
         max_messages: int | None = None,
+        account_id: str | None = None,
+        agent_id: str | None = None,
+        workspace: str | None = None,
     ) -> Session:
         """A handle on a session; no I/O.
 
@@ -91,6 +95,9 @@ class Tenant(Owning):
             metadata: Plain data, likewise.
             snapshot_frequency: The session's own option in place of the store's, likewise.
             max_messages: Likewise.
+            account_id: The account, likewise.
+            agent_id: The agent, likewise.
+            workspace: The workspace, likewise.
         """
         name_bytes(name, "session name")
         return Session(
@@ -102,6 +109,9 @@ class Tenant(Owning):
             metadata,
             snapshot_frequency,
             max_messages,
+            account_id,
+            agent_id,
+            workspace,
         )
 
     @property
@@ -138,6 +148,8 @@ class Tenant(Owning):
         Raises:
             DamagedInputError: A line is malformed; pieces before it are in.
             AppendConflictError: The store holds something else at a line's place.
+            ConflictError: An alias of a loaded session leads to another one of the store; all
+                lines are in.
         """
         return Loader(self._store, self.name, piece_events).load(lines)
 
@@ -159,42 +171,6 @@ class Tenant(Owning):
         """
         return export_lines(self._store._log, events)
 
-    def sessions(
-        self, limit: int = 50, cursor: str | None = None, user_id: str | None = None
-    ) -> SessionPage:
-        """Sessions, newest activity first, without reading any payload.
-
-        Args:
-            limit: 1 to 10,000.
-            cursor: Where the page before ended.
-            user_id: Only sessions created for this user.
-        """
-        return self._sessions(limit, cursor, user_id, hidden=False)
-
-    def _sessions(
-        self, limit: int, cursor: str | None, user_id: str | None, *, hidden: bool
-    ) -> SessionPage:
-        whole(limit, "limit", 1, PAGE_MAX)
-        if user_id is not None:
-            name_bytes(user_id, "user_id")
-        before = U64_MAX if cursor is None else _decode_cursor(cursor)
-
-        def accept(facts: SessionFacts) -> bool:
-            if is_hidden(facts.origin.name):
-                return hidden
-            return user_id is None or info_of(facts).user_id == user_id
-
-        found = self._store._log.views.newest_sessions(self.name, before, limit, accept)
-        infos: list[SessionInfo] = [info_of(facts) for facts in found]
-        following = str(infos[-1].last_position) if len(infos) == limit else None
-        return SessionPage(infos, following)
-
-    async def sessions_async(
-        self, limit: int = 50, cursor: str | None = None, user_id: str | None = None
-    ) -> SessionPage:
-        """``sessions`` on the store's pool."""
-        return await self._store._on_pool(self.sessions, limit, cursor, user_id)
-
     def read(self, after: int = 0, limit: int | None = None, *, voids: bool = False) -> Events:
         """Events by position, after a position, lazily.
 
@@ -204,7 +180,8 @@ class Tenant(Owning):
             after: Position after which to begin; 0 for all.
             limit: At most so many events.
             voids: Also give those that were removed, as events of kind ``void`` without content,
-                so that there is one for each position.
+                and those of the sessions that the store keeps for itself (``aliases``), so that
+                there is one for each position.
         """
         whole(after, "after", 0, POSITION_MAX)
         if limit is not None:
@@ -233,7 +210,7 @@ class Tenant(Owning):
         return self.name
 
 
-class Store(Tenant, Upkeep):
+class Store(ListedOfAll, Tenant, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process
@@ -251,6 +228,8 @@ class Store(Tenant, Upkeep):
         self._executor_ended = False
         self._closed = False
         self._folds = folds_of(log)
+        self._catalog = catalog_of(log)
+        self._facts = self._catalog.present
         self._forget = log.listen_refused(self._refused)
 
     @classmethod
@@ -564,6 +543,8 @@ class Store(Tenant, Upkeep):
         found = log_stats(self._log)
         found["memory"]["fold_bytes"] = self._folds.byte_count
         found["memory"]["fold_bytes_max"] = self._folds.bytes_max
+        found["memory"]["catalog_sessions"] = self._catalog.session_count
+        found["memory"]["catalog_sessions_max"] = self._catalog.sessions_max
         return found
 
     async def stats_async(self) -> dict[str, Any]:
@@ -620,11 +601,3 @@ class Store(Tenant, Upkeep):
     async def _on_pool(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool(), lambda: call(*args, **kwargs))
-
-
-def _decode_cursor(cursor: str) -> int:
-    if type(cursor) is str and cursor.isascii() and cursor.isdigit() and len(cursor) <= 20:
-        position = int(cursor)
-        if 1 <= position <= U64_MAX:
-            return position
-    raise UsageError(f"cursor must be one that sessions() gave, not {reprlib.repr(cursor)}")

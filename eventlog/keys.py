@@ -4,6 +4,7 @@ Invariants:
     1. A key is one or two unsigned 64-bit big-endian numbers, or a 16-byte digest, or both.
     2. Byte order of ordered keys is numeric order; no user string is part of one.
     3. A name's digest is taken over a length-safe encoding, so no two names can meet by splicing.
+    4. A name above the limit is a hidden session's: whatever takes names from callers refuses it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,25 @@ def name_bytes(name: object, what: str) -> bytes:
             f"{what} has {len(encoded)} UTF-8 bytes; allowed are 1 to {NAME_BYTES_MAX}"
         )
     return encoded
+
+
+def derived_name(purpose: str) -> str:
+    """The name of a hidden session that others can be made of again; no caller can give it."""
+    name = f"{_DERIVED}{purpose}"
+    return name + "." * (NAME_BYTES_MAX + 1 - len(name))
+
+
+def is_derived(name: str) -> bool:
+    """Whether a session's name is that of one which others can be made of again."""
+    return name.startswith(_DERIVED) and len(name) > NAME_BYTES_MAX
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a session's name is one that no caller can have given."""
+    return len(name) > NAME_BYTES_MAX
+
+
+_DERIVED = "turnlog."
 
 
 def name_key(tenant: str, session: str) -> bytes:

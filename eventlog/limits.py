@@ -11,6 +11,7 @@ MIB: Final = 1024 * 1024
 NAME_BYTES_MAX: Final = (
     512  # UTF-8 bytes of a tenant, session or id: fits one LMDB value many times
 )
+FACT_NAME_BYTES_MAX: Final = 480  # of a label, alias or metadata key: with what it is, one key
 KIND_BYTES_MAX: Final = 64  # UTF-8 bytes of an application kind
 KEY_BYTES_MAX: Final = 1024  # UTF-8 bytes of an idempotency key; only its digest is stored
 DEPTH_MAX: Final = 64  # nesting of a body; cbor2 cannot decode beyond 400 and crashes beyond 5,000
@@ -20,6 +21,8 @@ INT_MIN: Final = -(2**63)  # CBOR without bignum tags
 INT_MAX: Final = 2**64 - 1
 POSITION_MAX: Final = 2**63 - 1  # a position or sequence: no store gets there, more is damage
 TIME_MAX: Final = 2**63 - 1  # µs since the epoch; given times go down to its negative
+
+CATALOG_SESSIONS_MAX: Final = 65_536  # whose facts memory keeps for listings: about 64 MiB
 
 # Batches and the queue
 BATCH_EVENTS_MAX: Final = 16_384  # events of one atomic batch

@@ -34,30 +34,47 @@ _SEQUENCE: Final = slice(CHECKSUM_BYTES + 8, CHECKSUM_BYTES + 16)
 class HotNumbers:
     """Session numbers of the hot positions of one transaction; 0 where nobody knows."""
 
-    def __init__(self, tables: ReadTables, record: CommitRecord, index: LooseIndex) -> None:
+    def __init__(
+        self, tables: ReadTables, record: CommitRecord, index: LooseIndex, after: int = 0
+    ) -> None:
         self._log = tables.hot_log(record)
-        self._floor = record.floor
+        self._index = index
+        self._generation = record.generation
+        self._first = max(record.floor, after + 1)
         self._last = record.last_position
         with index.lock:
             # What others cut since is not in memory any more, and what they wrote may not be yet.
             is_same = index.generation == record.generation
-            self._known_first = max(index.floor, self._floor)
-            stop = min(index.position, self._last) + 1 if is_same else self._known_first
-            start = self._known_first - index.floor
-            self._known = index.hot[start : start + max(0, stop - self._known_first)]
+            self._known_first = max(index.floor, self._first)
+            stop = min(index.position, self._last) + 1 if is_same else 0
+            self._known_stop = max(self._known_first, stop)
 
     def newest_first(self) -> Iterator[tuple[int, int]]:
-        """Position and session number, from the last position down to the floor."""
-        known_stop = self._known_first + len(self._known)
-        yield from self._read(known_stop, self._last)
-        position = known_stop
-        for state in reversed(self._known):
-            position -= 1
-            if state is LOST:  # or its session's row is damaged, and the record tells whose it is
-                yield from self._read(position, position)
-            else:
-                yield position, state.number
-        yield from self._read(self._floor, min(self._known_first - 1, self._last))
+        """Position and session number, from the last position down."""
+        yield from self._read(self._known_stop, self._last)
+        position = self._known_stop
+        while position > self._known_first:
+            start = max(self._known_first, position - PIECE_POSITIONS)
+            known = self._known(start, position)
+            if len(known) != position - start:  # memory was made anew, or others cut it
+                yield from self._read(start, position - 1)
+                position = start
+                continue
+            for state in reversed(known):
+                position -= 1
+                if state is LOST:  # or its session's row is damaged: the record tells whose it is
+                    yield from self._read(position, position)
+                else:
+                    yield position, state.number
+        yield from self._read(self._first, min(self._known_first - 1, self._last))
+
+    def _known(self, start: int, stop: int) -> list[SessionState]:
+        """What memory holds of positions; fewer when it does not hold them all any more."""
+        index = self._index
+        with index.lock:
+            if index.floor > start or index.generation != self._generation:
+                return []
+            return index.hot[start - index.floor : stop - index.floor]
 
     def _read(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         while last >= first:
@@ -82,6 +99,7 @@ def newest_sessions(
     index: LooseIndex,
     tenant_number: int,
     before: int,
+    after: int = 0,
 ) -> Iterator[tuple[int, int, SessionState | None]]:
     """Last position, number and, when it is in memory, state of a tenant's sessions, newest first.
 
@@ -91,9 +109,10 @@ def newest_sessions(
         index: The loose index.
         tenant_number: The tenant.
         before: Only sessions whose last event lies before this position.
+        after: Only sessions whose last event lies after this one.
     """
     met: set[int] = {0}
-    for position, number in HotNumbers(tables, record, index).newest_first():
+    for position, number in HotNumbers(tables, record, index, after).newest_first():
         if number in met:
             continue
         met.add(number)
@@ -107,7 +126,11 @@ def newest_sessions(
             row = state.row
         if row.tenant_number == tenant_number and not row.is_gone:
             yield position, number, state
+    if after >= record.floor - 1:
+        return
     for position, number in tables.activity(tenant_number, min(before, record.floor)):
+        if position <= after:
+            return
         if number not in met:
             yield position, number, None
 

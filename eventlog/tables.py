@@ -197,6 +197,18 @@ class ReadTables:
             require_absent(self.transaction, self.tables["name"], "name", key)
         return (None if value is None else decode_number(key, value, where)), where
 
+    def name_of(self, digest: bytes) -> Name | None:
+        """Tenant and session name that have a digest (``keys.name_key``); None when none have.
+
+        Raises:
+            CorruptionError: A row is damaged.
+        """
+        value = self.transaction.get(digest, db=self.tables["name"])
+        if value is None:
+            return None
+        row = self.load_row(decode_number(digest, value, f"name {digest.hex()}"))
+        return None if row.is_gone else (row.tenant, row.name)
+
     def load_row(self, number: int) -> SessionRow:
         """A session's row.
 

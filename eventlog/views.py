@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic
 
@@ -22,9 +22,11 @@ from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.gathering import Gathered
 from eventlog.index import Loose, LooseIndex, Name, SessionState
+from eventlog.keys import is_derived
 from eventlog.known import KnownSessions
-from eventlog.newest import newest_sessions, row_at, state_at
+from eventlog.listing import Listing
 from eventlog.past import Past
+from eventlog.present import PresentRows
 from eventlog.reading import (
     PlaceOf,
     SessionView,
@@ -37,22 +39,8 @@ from eventlog.record import MESSAGE, Factory, Origin, R
 from eventlog.rollup import NEVER
 from eventlog.rows import COMMIT_KEY, CommitRecord, SessionRow, peek_last_position
 from eventlog.segmentcache import SegmentCache
+from eventlog.sessionfacts import SessionFacts, facts_of, require_whole
 from eventlog.tables import ReadTables
-
-
-@dataclass(frozen=True)
-class SessionFacts:
-    """A session as it stands: its row and what is loose."""
-
-    origin: Origin
-    row: SessionRow
-    event_count: int
-    message_count: int
-    head: int
-    last_position: int
-    last_recorded_us: int
-    since_roll_up: int
-    unsealed_count: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,7 @@ class Views:
 
     Attributes:
         known: What is known of the sessions that were read lately.
+        met_derived: Whether an event of a hidden session was ever read by position.
     """
 
     def __init__(
@@ -94,6 +83,7 @@ class Views:
         self._cache = cache
         self._catch_up = catch_up
         self.known = KnownSessions()
+        self.met_derived = False
         cache.on_begin.append(self.known.begin)
         cache.on_clear.append(self.known.clear)
         self.gathered = Gathered()
@@ -194,7 +184,7 @@ class Views:
         """
         return _SessionRead(self, name)
 
-    def _require_end(self, last: int, record: CommitRecord) -> None:
+    def require_end(self, last: int, record: CommitRecord) -> None:
         """Raise when a damaged record that does not tell its session may be this one's next.
 
         Args:
@@ -212,8 +202,12 @@ class Views:
         with self.session(name) as found:
             return found is not None
 
-    def facts(self, name: Name) -> SessionFacts | None:
+    def facts(self, name: Name, present: PresentRows | None = None) -> SessionFacts | None:
         """Counts, head and times of a session; None when there is none of that name.
+
+        Args:
+            name: The session's names.
+            present: Also gives the present rows of its projection.
 
         Raises:
             CorruptionError: A damaged record of the hot log is, or may be, left out of them.
@@ -221,16 +215,36 @@ class Views:
         with self.session(name) as found:
             if found is None:
                 return None
-            _, view, row, state = found
-            self._require_end(_last_position(view, row), view.record)
+            tables, view, row, state = found
+            self.require_end(_last_position(view, row), view.record)
             if state is None:
-                return _facts(view.origin, row, None)
-            _require_whole(state)
-            facts = self._facts_of(state)
+                facts = facts_of(view.origin, row, None)
+                if present is not None:
+                    facts.rows = present.stored(tables, view.origin.number)
+                return facts
+            require_whole(state)
+            facts = self.facts_in_memory(state)
             if facts.row.is_gone:
                 return None  # since this transaction began
+            if present is not None:
+                has_controls = state.has_controls or state.loose is not view.loose
+                loose = view.loose if has_controls else None
+                rows = present.rows(tables, view.record, view.origin, loose, view.loose_stop)
+                facts.rows = rows
             # Others may have sealed more than memory knows.
-            return self._told(replace(facts, unsealed_count=max(0, facts.event_count - row.sealed)))
+            facts.unsealed_count = max(0, facts.event_count - row.sealed)
+            return self.told(facts)
+
+    def present_row(self, name: Name, present: PresentRows, subkey: bytes) -> bytes | None:
+        """One present row of a session's projection; None when there is none."""
+        with self.session(name) as found:
+            if found is None:
+                return None
+            tables, view, _, state = found
+            loose = None if state is None else view.loose
+            if state is not None and not state.has_controls and state.loose is loose:
+                loose = None
+            return present.row(tables, view.record, view.origin, loose, view.loose_stop, subkey)
 
     def read_session(
         self,
@@ -262,7 +276,7 @@ class Views:
                 bytes_max=bytes_max,
             )
             if not events and last >= view.event_count:
-                self._require_end(_last_position(view, row), view.record)
+                self.require_end(_last_position(view, row), view.record)
             return events, following, view.origin.number
 
     @contextmanager
@@ -277,7 +291,7 @@ class Views:
                 yield None
                 return
             tables, view, row, state = found
-            self._require_end(_last_position(view, row), view.record)
+            self.require_end(_last_position(view, row), view.record)
             is_trimmed = bool(row.trimmed or (state is not None and state.trimmed))
             yield Past(tables, view, row, self._cache, is_trimmed=is_trimmed)
 
@@ -313,7 +327,7 @@ class Views:
                 return Bodies(0)
             tables, view, row, state = found
             if stop is None:
-                self._require_end(_last_position(view, row), view.record)
+                self.require_end(_last_position(view, row), view.record)
                 if row.trimmed or view.branches or (state is not None and state.trimmed):
                     return None
                 stop = view.event_count
@@ -355,6 +369,7 @@ class Views:
             place = places.get(number)
             if place is None:
                 row = tables.load_row(number)
+                self.met_derived = self.met_derived or is_derived(row.name)
                 if len(places) >= names_max:
                     places.clear()
                 place = places[number] = (Origin(number, row.tenant, row.name), row.first)
@@ -362,66 +377,33 @@ class Views:
 
         return place_of
 
-    def newest_sessions(
-        self, tenant: str, before: int, count: int, accept: Callable[[SessionFacts], bool]
-    ) -> list[SessionFacts]:
-        """Sessions of a tenant whose last event lies before a position, newest first.
+    @contextmanager
+    def listing(self, tenant: str, *, hidden: bool = False) -> Iterator[Listing | None]:
+        """A tenant's sessions in one read transaction; None when there is no such tenant.
 
-        Raises:
-            CorruptionError: As ``facts`` of one of those to give.
+        Args:
+            tenant: Its name.
+            hidden: Also those that no caller can name.
         """
         with self.transaction() as tables:
             record = self.current(tables)
             fp("list.after_view")
             number = tables.find_tenant(tenant)
             if number is None:
-                return []
-            found: list[SessionFacts] = []
-            for position, session, state in newest_sessions(
-                tables, record, self._index, number, before
-            ):
-                facts = self._listed(tables, record, number, position, session, state)
-                if facts is None or not accept(facts):
-                    continue
-                self._require_end(position, record)
-                if state is not None:
-                    _require_whole(state)
-                # As it was when it was put in order, so that a cursor neither skips nor repeats.
-                found.append(self._told(replace(facts, last_position=position)))
-                if len(found) == count:
-                    break
-            return found
+                yield None
+                return
+            yield Listing(self, self._index, tables, record, number, hidden=hidden)
 
-    def _listed(
-        self,
-        tables: ReadTables,
-        record: CommitRecord,
-        tenant_number: int,
-        position: int,
-        number: int,
-        state: SessionState | None,
-    ) -> SessionFacts | None:
-        """Facts of a session in a listing; None when it is gone, or in it at a newer position."""
-        if state is not None:
-            facts = self._facts_of(state)
-            return None if facts.row.is_gone else facts  # since this transaction began
-        row = row_at(tables, tenant_number, position, number)
-        if row is None and position < record.floor:
-            return None
-        if row is None:  # it has loose events, and memory was dropped since the catch-up
-            state = state_at(tables, record, number)
-            return _facts(state.origin, state.row, state)
-        return _facts(Origin(number, row.tenant, row.name), row, None)
-
-    def _told(self, facts: SessionFacts) -> SessionFacts:
+    def told(self, facts: SessionFacts) -> SessionFacts:
         """Facts as they are told: where no roll-ups are recorded, sealing stands for them."""
         if self._index.roll_ups is NEVER:
-            return replace(facts, since_roll_up=facts.unsealed_count)
+            facts.since_roll_up = facts.unsealed_count
         return facts
 
-    def _facts_of(self, state: SessionState) -> SessionFacts:
+    def facts_in_memory(self, state: SessionState) -> SessionFacts:
+        """What memory knows of a session."""
         with self._index.lock:  # a merge changes several fields
-            return _facts(state.origin, state.row, state)
+            return facts_of(state.origin, state.row, state)
 
     def tenant_names(self) -> list[str]:
         """Names of the tenants, oldest first."""
@@ -484,39 +466,3 @@ class _SessionRead:
 def _last_position(view: SessionView, row: SessionRow) -> int:
     """Position of a session's last event, 0 where that is not known."""
     return view.loose.positions[view.loose_stop - 1] if view.loose_stop else row.last_position
-
-
-def _require_whole(state: SessionState) -> None:
-    """Raise when a loose event is left out of a session's facts."""
-    if state.lost:
-        raise CorruptionError(
-            f"its record, or one before it of session {state.number}, is damaged: head and counts "
-            "are not known",
-            where=f"log {state.lost}",
-        )
-
-
-def _facts(origin: Origin, row: SessionRow, state: SessionState | None) -> SessionFacts:
-    if state is None:
-        return SessionFacts(
-            origin,
-            row,
-            row.sealed,
-            row.messages,
-            row.head,
-            row.last_position,
-            row.last_recorded_us,
-            row.since_roll_up,
-            0,
-        )
-    return SessionFacts(
-        origin,
-        row,
-        state.next,
-        state.messages,
-        state.head,
-        state.last_position,
-        state.last_recorded_us,
-        state.messages - state.rolled,
-        state.next - max(row.sealed, state.loose.base),
-    )

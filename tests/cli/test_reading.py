@@ -189,7 +189,7 @@ def test_replay_limit(turnlog: Any, calls: Path) -> None:
 
 def test_sessions_newest_first(turnlog: Any, calls: Path) -> None:
     head, *rows = turnlog("sessions", calls, "--tenant", "").out.splitlines()
-    assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) TITLE".split()
+    assert head.split() == "SESSION USER EVENTS MESSAGES LAST ACTIVITY (UTC) STATUS TITLE".split()
     assert [row.split()[:4] for row in rows] == [
         ["call-1", "u1", "1", "1"],
         ["call-2", "u2", "3", "2"],
@@ -463,3 +463,81 @@ def test_sessions_that_move_while_they_are_listed_are_named(
 
         monkeypatch.setattr(store, "sessions", listing_and_writing)
         assert stores.session_names(store, "", last) == [f"s{number}" for number in range(6)]
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> Path:
+    """A store whose sessions are described by facts."""
+    path = tmp_path / "described"
+    with Store.open(path) as store:
+        for number, tenant in enumerate(("", "a", "b")):
+            call = store.tenant(tenant).session(
+                f"s{number}",
+                user_id="u",
+                account_id=f"acc{number}",
+                agent_id="g",
+                workspace=f"w{number % 2}",
+                metadata={"n": number, "channel": "phone"},
+            )
+            call.append({"role": "user", "content": "hi"}).result()
+            call.set_status("open" if number else "closed")
+            call.set_title(f"title {number}")
+            call.alias(f"alias {number}").result()
+        store.tenant("b").session("s2").label("vip\x1b[31m").result()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--account", "acc1"], ["s1"]),
+        (["--agent", "g"], ["s2", "s1", "s0"]),
+        (["--workspace", "w0"], ["s2", "s0"]),
+        (["--status", "open"], ["s2", "s1"]),
+        (["--status", "open", "--tenant", "a"], ["s1"]),
+        (["--label", "vip\x1b[31m"], ["s2"]),
+        (["--alias", "alias 1"], ["s1"]),
+        (["--alias", "alias 1", "--tenant", "b"], []),
+        (["--metadata", "n=1"], ["s1"]),
+        (["--metadata", "n='1'"], []),
+        (["--metadata", "channel=phone", "--metadata", "n=2"], ["s2"]),
+        (["--since", "2000-01-01"], ["s2", "s1", "s0"]),
+        (["--until", "2000-01-01T00:00:00+01:00"], []),
+    ],
+    ids=lambda each: " ".join(each),
+)
+def test_sessions_by_what_they_are(
+    turnlog: Any, described: Path, options: list[str], found: list[str]
+) -> None:
+    lines = turnlog("sessions", described, *options, "--json").out.splitlines()
+    assert [json.loads(line)["session"] for line in lines] == found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--metadata", "n"], ["--metadata", "=1"], ["--since", "yesterday\x1b"], ["--user", ""]],
+    ids=repr,
+)
+def test_a_filter_that_is_none_is_a_wrong_command_line(
+    turnlog: Any, described: Path, options: list[str]
+) -> None:
+    outcome = turnlog("sessions", described, *options)
+    assert outcome.code == ExitCode.USAGE
+    assert acting(outcome.err) == []
+
+
+def test_show_and_sessions_tell_title_status_and_labels(turnlog: Any, described: Path) -> None:
+    head = turnlog("show", described, "s2", "--tenant", "b").out.splitlines()[0]
+    assert "title 2" in head and "status open" in head and "labels 'vip\\x1b[31m'" in head
+    then = turnlog("show", described, "s2", "--tenant", "b", "--at", 0).out.splitlines()[0]
+    assert "title" not in then and "status" not in then and "labels" not in then
+    _, first, *_ = turnlog("sessions", described).out.splitlines()
+    assert "open" in first and "title 2" in first
+    told = json.loads(turnlog("sessions", described, "--json", "--limit", 1).out.splitlines()[0])
+    assert (told["status"], told["labels"], told["workspace"]) == ("open", ["vip\x1b[31m"], "w0")
+
+
+def test_an_export_of_everything_shows_no_hidden_session(turnlog: Any, described: Path) -> None:
+    lines = turnlog("export", described).out.splitlines()
+    assert {json.loads(line)["session"] for line in lines} == {"s0", "s1", "s2"}
+    assert turnlog("tail", described, "-n", 100).out.count("turnlog.") == 0

@@ -47,13 +47,13 @@ def test_facts_are_of_a_session_that_is_there(
     session = store.tenant("acme").session("a")
     session.append({"role": "user"}).result()
     views: Any = store._log.views
-    real = views._facts_of
+    real = views.facts_in_memory
 
     def facts_of(state: Any) -> Any:
         session.delete().result()
         return real(state)
 
-    monkeypatch.setattr(views, "_facts_of", facts_of)
+    monkeypatch.setattr(views, "facts_in_memory", facts_of)
     if way == "info":
         assert session.info() is None
     else:

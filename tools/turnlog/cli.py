@@ -23,10 +23,17 @@ from typer.core import TyperGroup
 
 from eventlog.errors import TurnlogError, UsageError
 from eventlog.version import VERSION
-from turnlog import looking, terminal, upkeep
+from turnlog import listings, looking, terminal, upkeep
 from turnlog.exits import ExitCode, exit_code_of, exit_table
 from turnlog.formats import format_table
-from turnlog.parsing import AsJson, StorePath, Verb, example, leave
+from turnlog.parsing import (
+    AnyTenantName,
+    AsJson,
+    StorePath,
+    Verb,
+    example,
+    leave,
+)
 from turnlog.piped import STANDARD_INPUT
 
 EPILOG: Final = f"\b\nExit codes:\n{exit_table()}"
@@ -147,11 +154,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-AnyTenantName = Annotated[
-    str | None,
-    typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -283,34 +285,7 @@ def export(
 looking.add_to(app)
 
 
-@app.command(
-    cls=Verb,
-    epilog=example("turnlog sessions calls.turnlog --user u7 --limit 20"),
-)
-def sessions(
-    store: StorePath,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="ID", help="Only sessions of this user.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")] = 50,
-    cursor: Annotated[
-        str | None,
-        typer.Option("--cursor", metavar="TEXT", help="Go on where a listing before stopped."),
-    ] = None,
-    tenant: AnyTenantName = None,
-    as_json: AsJson = False,
-) -> None:
-    """List sessions, newest activity first.
-
-    Without --tenant those of all tenants; --tenant '' means the sessions without a tenant.
-    """
-    from turnlog.verbs import list_sessions
-
-    leave(
-        list_sessions.run(
-            store, user=user, limit=limit, cursor=cursor, tenant=tenant, as_json=as_json
-        )
-    )
+listings.add_to(app)
 
 
 @app.command(

@@ -1,4 +1,4 @@
-"""``--at``: a moment of a session, named by a sequence or by a time."""
+"""Moments on the command line: of a session, named by a sequence or a time; and times."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ def moment_of(session: Session, at: str) -> SessionAt:
             f"--at {terminal.quote(at)} is neither a sequence nor a date and time",
             hint="Give a sequence like 12, or a time like 2026-01-31T12:00:00 (UTC).",
         ) from error
+    return session.at(time_us=_us_of(moment))
+
+
+def time_of(option: str, text: str) -> int:
+    """A date and time in ISO 8601, of UTC if it names no other zone, in µs since the epoch.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        return _us_of(datetime.fromisoformat(text))
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {terminal.quote(text)} is no date and time",
+            hint="Give a time like 2026-01-31T12:00:00 (UTC).",
+        ) from error
+
+
+def _us_of(moment: datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return session.at(time_us=(moment - _EPOCH) // timedelta(microseconds=1))
+    return (moment - _EPOCH) // timedelta(microseconds=1)

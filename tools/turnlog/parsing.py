@@ -28,6 +28,10 @@ SessionName = Annotated[
 TenantName = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one.")
 ]
+AnyTenantName = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 

@@ -97,12 +97,17 @@ def time_text(time_us: int | None) -> str:
 
 
 def heading(info: SessionInfo) -> list[str]:
-    """What a transcript begins with: the session's name, user and title."""
+    """What a transcript begins with: the session's name, user, title, status and labels."""
     words = [terminal.quote(info.name)]
     if info.user_id is not None:
         words.append(f"user {terminal.quote(info.user_id)}")
     if info.title:
         words.append(terminal.quote(terminal.clipped(info.title)))
+    if info.status is not None:
+        words.append(f"status {terminal.quote(terminal.clipped(info.status))}")
+    if info.labels:
+        labels = ", ".join([terminal.quote(terminal.clipped(name)) for name in info.labels])
+        words.append(f"labels {labels}")
     return words
 
 

@@ -27,8 +27,9 @@ from typing import Any, BinaryIO, Final
 
 from engine.contents import is_content, line_to_content
 from engine.export import line_to_event
-from engine.hidden import is_hidden, split_hidden
+from engine.hidden import split_hidden
 from eventlog.errors import InvalidNameError
+from eventlog.keys import is_hidden
 from eventlog.limits import KIND_BYTES_MAX
 from turnlog.importers.limits import LINE_DEPTH_MAX
 from turnlog.importers.model import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import nlargest
 from pathlib import Path
+from typing import Any
 
 from engine import SessionInfo, SessionPage, Store
 from engine.export import escape
@@ -13,29 +13,51 @@ from turnlog.exits import ExitCode
 from turnlog.stores import known_tenant, open_to_read
 from turnlog.transcript import time_text
 
-_HEADER = ("TENANT", "SESSION", "USER", "EVENTS", "MESSAGES", "LAST ACTIVITY (UTC)", "TITLE")
+_HEADER = (
+    "TENANT",
+    "SESSION",
+    "USER",
+    "EVENTS",
+    "MESSAGES",
+    "LAST ACTIVITY (UTC)",
+    "STATUS",
+    "TITLE",
+)
 _COUNTS = frozenset({3, 4})
 
 
 def run(
     path: Path,
     *,
-    user: str | None,
+    wanted: dict[str, Any],
     limit: int,
     cursor: str | None,
     tenant: str | None,
     as_json: bool,
 ) -> ExitCode:
-    """Write one page of the listing, of all tenants when none is named."""
+    """Write one page of the listing, of all tenants when none is named.
+
+    Args:
+        path: The store.
+        wanted: What ``Tenant.sessions`` is to list.
+        limit: Sessions of the page.
+        cursor: Where the page before ended.
+        tenant: Only this tenant's.
+        as_json: Write JSON.
+    """
     screen = terminal.Screen()
     with open_to_read(path) as store:
         if cursor is not None:
             _refuse_foreign(store, cursor)
         tenants = store.tenants()
-        if tenant is None:
-            page = _of_all(store, tenants, limit, cursor, user)
-        else:
-            page = known_tenant(store, tenant).sessions(limit, cursor, user)
+        if tenant is not None:
+            page = known_tenant(store, tenant).sessions(limit, cursor, **wanted)
+        elif wanted["alias"] is None:
+            page = store.all_tenants.sessions(limit, cursor, **wanted)
+        else:  # of each tenant there may be one
+            pages = [store.tenant(name).sessions(limit, cursor, **wanted) for name in tenants]
+            infos = [info for page in pages for info in page.sessions]
+            page = SessionPage(sorted(infos, key=lambda info: -info.last_position), None)
     if as_json:
         for info in page.sessions:
             screen.data(_mapping(info))
@@ -46,7 +68,7 @@ def run(
     rows = [_row(info)[shown:] for info in page.sessions]
     screen.table(_HEADER[shown:], rows, right=frozenset(column - shown for column in _COUNTS))
     if not rows:
-        terminal.note("no sessions" + ("" if user is None else f" of user {terminal.quote(user)}"))
+        terminal.note("no sessions" + _named(wanted))
     if page.cursor is not None:
         terminal.note(f"more: --cursor {page.cursor}")
     return ExitCode.OK
@@ -63,16 +85,12 @@ def _refuse_foreign(store: Store, cursor: str) -> None:
         ) from error
 
 
-def _of_all(
-    store: Store, tenants: list[str], limit: int, cursor: str | None, user: str | None
-) -> SessionPage:
-    """One page over all tenants; a cursor is a position, so it is one for all of them."""
-    if len(tenants) <= 1:
-        return store.tenant(tenants[0] if tenants else "").sessions(limit, cursor, user)
-    pages = (store.tenant(name).sessions(limit, cursor, user) for name in tenants)
-    infos = (info for page in pages for info in page.sessions)
-    newest = nlargest(limit, infos, key=lambda info: info.last_position)
-    return SessionPage(newest, str(newest[-1].last_position) if len(newest) == limit else None)
+def _named(wanted: dict[str, Any]) -> str:
+    """What a listing was asked for, where that is one user or several things."""
+    asked = {key: value for key, value in wanted.items() if value is not None}
+    if set(asked) == {"user_id"}:
+        return f" of user {terminal.quote(asked['user_id'])}"
+    return " of that kind" if asked else ""
 
 
 def _row(info: SessionInfo) -> tuple[str, ...]:
@@ -83,6 +101,7 @@ def _row(info: SessionInfo) -> tuple[str, ...]:
         f"{info.event_count:,}",
         f"{info.message_count:,}",
         time_text(info.updated_us),
+        "-" if info.status is None else terminal.quote(info.status),
         terminal.clipped(info.title or ""),
     )
 
@@ -94,6 +113,11 @@ def _mapping(info: SessionInfo) -> dict[str, object]:
         "user_id": escape(info.user_id),
         "title": escape(info.title),
         "metadata": escape(info.metadata),
+        "account_id": escape(info.account_id),
+        "agent_id": escape(info.agent_id),
+        "workspace": escape(info.workspace),
+        "status": escape(info.status),
+        "labels": escape(list(info.labels)),
         "created_us": info.created_us,
         "updated_us": info.updated_us,
         "event_count": info.event_count,

@@ -1,0 +1,219 @@
+"""Clones: a session's events copied into another one, with sequences and parents of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.drafting import draft_event, encode_opening, make_ack
+from engine.events import OPENING_FACTS, Event, opening_of
+from engine.facts import ALIAS, LABEL
+from engine.fold import Fold, read_base
+from engine.kinds import CONTROLS
+from engine.reading import SessionPager
+from engine.spaces import KINDS, Space
+from eventlog.ack import Draft
+from eventlog.errors import (
+    AppendConflictError,
+    SessionNotFoundError,
+    TrimmedError,
+    TurnlogError,
+    UsageError,
+)
+from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
+from eventlog.record import BRANCH_NAME, CONTROL, HEAD_MOVE, LINK
+
+if TYPE_CHECKING:
+    from engine.session import Session
+
+# Of control kinds these are copied, and the others are about the original: that it began, rolled
+# up or was purged, and what was used for it.
+_STAYS: Final = frozenset(
+    [CONTROLS[name] for name in ("open", "tombstone", "base", "roll_up", "options", "void")]
+    + [KINDS[Space.USAGE]]
+)
+_ROOT: Final = -1
+_WAIT_S: Final = 3600.0  # for room; whoever clones has nothing better to do
+
+
+def clone(session: Session, name: str, leaf: int | None) -> Session:
+    """See ``Session.clone``."""
+    store = session._store
+    facts = store._log.views.facts(session._name)
+    if facts is None:
+        raise SessionNotFoundError(f"no session {session.name!r}")
+    number, last = facts.origin.number, facts.event_count - 1
+    made = store.tenant(session.tenant).session(name)
+    if made.exists:
+        raise _exists(name)
+    opening = opening_of(facts.row, number)
+    copies = _Copies(session, number, last if leaf is None else leaf, leaf)
+    made._opening = encode_opening(*[opening.get(fact) for fact in OPENING_FACTS])
+    following = 0
+    try:
+        for drafts in _pieces(copies.drafts()):
+            ack = make_ack(made._name, drafts, opening=made._opening, expected_next=following)
+            store._submit(ack, _WAIT_S)
+            following = ack.result().last + 1
+    except BaseException as error:
+        if following:
+            _remove(made)
+        elif isinstance(error, AppendConflictError) and made.exists:
+            raise _exists(name) from error
+        raise
+    return store.tenant(session.tenant).session(name)
+
+
+def _exists(name: str) -> AppendConflictError:
+    return AppendConflictError(f"there is a session {name!r} already", expected=-1, current=name)
+
+
+def _remove(made: Session) -> None:
+    try:
+        made.delete().result()
+    except TurnlogError:
+        pass  # what stopped the clone stops this too; it has no ``cloned_from``
+
+
+def _pieces(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
+    """As few appends as take them all."""
+    piece: list[Draft] = []
+    size = 0
+    for draft in drafts:
+        if piece and (len(piece) == BATCH_EVENTS_MAX or size + draft.size > BATCH_BYTES_MAX):
+            yield piece
+            piece, size = [], 0
+        piece.append(draft)
+        size += draft.size
+    yield piece
+
+
+class _Copies:
+    """The events of one clone."""
+
+    def __init__(self, session: Session, number: int, last: int, leaf: int | None) -> None:
+        self._session = session
+        self._number = number
+        self._last = last
+        self._leaf = leaf
+        self._places: dict[int, int] = {}  # sequences of copies, by those of the originals
+        self._head: int | None = None  # of the copies
+        self._made = 0
+
+    def drafts(self) -> Iterator[Draft]:
+        """All of them, in order; the last one says where the session comes from."""
+        session = self._session
+        with session._store._log.views.past(session._name) as past:
+            if past is None:
+                raise SessionNotFoundError(f"no session {session.name!r}")
+            first = past.first
+            base = read_base(past) if first else None
+        on_path: set[int] | None = None
+        if self._leaf is not None:
+            if self._leaf < first:
+                raise TrimmedError(
+                    f"the events of session {session.name!r} below {first} were purged",
+                    first=first,
+                )
+            on_path = {event.sequence for event in session.path_events(self._leaf)}
+            if self._leaf not in on_path:
+                raise UsageError(f"session {session.name!r} has no event {self._leaf}")
+        if base is not None:
+            yield from self._of_base(base)
+        pager = SessionPager(
+            session._store._log, session._name, first, self._last, None, self._number
+        )
+        while page := pager.next_page():
+            for event in page:
+                draft = self._copy(event, on_path)
+                if draft is not None:
+                    self._made += 1
+                    yield draft
+        source = {"cloned_from": [session.name, self._leaf]}
+        yield draft_event(Space.FACTS.title, {"set": source}, loading=True)
+
+    def _of_base(self, base: Fold) -> Iterator[Draft]:
+        """What purged events added up to, each space in one event."""
+        for space, values in sorted(base.spaces.items()):
+            if KINDS[space] in _STAYS or not values:
+                continue
+            body: dict[str, Any] | None
+            body = {"set": {key: each.value() for key, each in values.items()}}
+            if space is Space.FACTS:
+                body = self._facts(body)
+            if body is not None:
+                self._made += 1
+                yield draft_event(space.title, body, loading=True)
+
+    def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
+        code = event.kind_code
+        body = event.body
+        parent: int | None = None
+        if code < CONTROL:
+            if on_path is not None and event.sequence not in on_path:
+                return None
+            follows = None if event.parent is None else self._places.get(event.parent)
+            if follows != self._head:
+                parent = _ROOT if follows is None else follows
+            self._places[event.sequence] = self._head = self._made
+        elif code in _STAYS or (on_path is not None and code in (HEAD_MOVE, BRANCH_NAME)):
+            return None
+        elif code == HEAD_MOVE:
+            follows = None if event.parent is None else self._places.get(event.parent)
+            parent = _ROOT if follows is None else follows
+            self._head = follows
+        elif code == BRANCH_NAME and event.parent is not None:
+            parent = self._places.get(event.parent)
+            if parent is None:
+                return None
+        elif code == LINK:
+            body = self._link(body)
+        elif code == KINDS[Space.FACTS]:
+            body = self._facts(body)
+        if body is None and code in (LINK, KINDS[Space.FACTS]):
+            return None
+        return draft_event(
+            event.kind,
+            body,
+            metadata=event.metadata,
+            time_us=event.time_us,
+            tokens=event.tokens or None,
+            run_id=event.run_id,
+            turn_id=event.turn_id,
+            speech_id=event.speech_id,
+            request_id=event.request_id,
+            blobs=event.blobs,
+            parent=parent,
+            loading=True,
+        )
+
+    def _link(self, body: Any) -> dict[str, Any] | None:
+        """A link between the copies; None where one of them is not there."""
+        answered = self._places.get(body["event"])
+        answers = [self._places[each] for each in body["answers"] if each in self._places]
+        if answered is None or not answers:
+            return None
+        return {**body, "event": answered, "answers": answers}
+
+    def _facts(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """A change of facts as the clone has it; None for nothing.
+
+        Without aliases, which one session has at a time, and with labels on the copies.
+        """
+        changes = body.get("set", {})
+        keys = {key: self._fact_key(key) for part in body.values() for key in part}
+        kept = {new: changes[key] for key, new in keys.items() if new and key in changes}
+        deleted = [new for key, new in keys.items() if new and key not in changes]
+        changed: dict[str, Any] = {"set": kept} if kept else {}
+        if deleted:
+            changed["delete"] = deleted
+        return changed or None
+
+    def _fact_key(self, key: str) -> str | None:
+        if key.startswith(ALIAS):
+            return None
+        on, dot, name = key.removeprefix(LABEL).partition(".")
+        if not key.startswith(LABEL) or not on or not dot:
+            return key
+        copied = self._places.get(int(on))
+        return None if copied is None else f"{LABEL}{copied}.{name}"

@@ -1,0 +1,244 @@
+"""Clones: the same events in a session of their own, and nothing that belongs to the original."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine import Session, SessionLink, Store
+from engine.spaces import Space
+from eventlog.errors import (
+    AppendConflictError,
+    SessionNotFoundError,
+    StorageFullError,
+    TrimmedError,
+    UsageError,
+)
+
+Open = Callable[..., Store]
+
+
+def tree(call: Session) -> list[tuple[str, Any, int | None]]:
+    """Kind, body and parent of the public events, parents as places among them."""
+    public = [event for event in call.events() if event.kind in ("message", "event", "note")]
+    places = {event.sequence: place for place, event in enumerate(public)}
+    return [
+        (event.kind, event.body, None if event.parent is None else places[event.parent])
+        for event in public
+    ]
+
+
+@pytest.fixture
+def call(store: Store) -> Session:
+    call = store.session("source", user_id="u", metadata={"k": 1})
+    call.append({"n": 0}, id="own id", tokens=7, run_id="r", time_us=5, metadata={"m": 1})
+    call.append_event("note", {"n": 1})
+    call.update_state({"v": 1, "alias.x": 2})
+    call.append({"n": 2}).result()
+    call.label("odd", on=1)
+    call.label("all")
+    call.alias("x")
+    call.set_status("open")
+    call.append({"n": 3}, parent=1).result()
+    call.link(8, [0, 3]).result()
+    return call
+
+
+def test_all_events_are_copied(store: Store, call: Session) -> None:
+    before = list(call.events())
+    made = call.clone("copy")
+    assert made.name == "copy" and made.info().number != call.info().number  # type: ignore[union-attr]
+    assert tree(made) == tree(call)
+    assert made.history() == call.history() == [{"n": 0}, {"n": 3}]
+    assert made.state == call.state == {"v": 1, "alias.x": 2}
+    first = made.event(0)
+    assert (first.tokens, first.run_id, first.time_us, first.metadata) == (7, "r", 5, {"m": 1})
+    assert first.id is None, "an id of the caller's is one event's"
+    facts = made.facts
+    assert facts.user_id == "u" and facts.metadata == {"k": 1} and facts.status == "open"
+    assert facts.cloned_from == SessionLink("source")
+    assert facts.aliases == ()
+    assert store.by_alias("x").name == "source"  # type: ignore[union-attr]
+    assert [(label.name, label.on) for label in facts.labels] == [("all", None), ("odd", 1)]
+    (link,) = made.events(kinds=["link"])
+    assert made.event(link.body["event"]).body == {"n": 3}
+    assert [made.event(each).body["n"] for each in link.body["answers"]] == [0, 2]
+    assert list(call.events()) == before
+
+
+def test_both_go_their_own_ways(store: Store, call: Session) -> None:
+    made = call.clone("copy")
+    made.append({"n": "copy"}).result()
+    call.append({"n": "source"}).result()
+    made.update_state({"v": 2}).result()
+    made.set_owner(user_id="v").result()
+    assert made.history()[-1] == {"n": "copy"} and call.history()[-1] == {"n": "source"}
+    assert call.state["v"] == 1 and call.facts.user_id == "u"
+    call.delete().result()
+    assert made.history()[0] == {"n": 0}
+    assert made.facts.cloned_from == SessionLink("source")
+
+
+@pytest.mark.parametrize("leaf", [0, 1, 3])
+def test_the_path_to_a_leaf_alone(call: Session, leaf: int) -> None:
+    made = call.clone("copy", leaf=leaf)
+    path = [event.body for event in call.path_events(leaf)]
+    assert [body for _, body, _ in tree(made)] == path
+    assert made.path().events[-1].body == path[-1]
+    assert len(made.branches()) == 1
+    assert made.facts.cloned_from == SessionLink("source", leaf)
+    assert made.state == call.at(leaf).state
+    assert made.facts.status is None
+
+
+def test_by_the_name_of_a_branch(call: Session) -> None:
+    call.name_branch("main").result()
+    made = call.clone("copy", leaf="main")
+    assert [body["n"] for _, body, _ in tree(made)] == [0, 1, 3]
+    whole = call.clone("whole")
+    assert [branch.names for branch in whole.branches()] == [
+        branch.names for branch in call.branches()
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_tree(checked_store: Open, seed: int) -> None:
+    random = Random(seed)
+    store = checked_store(snapshot_frequency=3)
+    call = store.session("source")
+    public: list[int] = []
+    for number in range(80):
+        way = random.random()
+        if not public or way < 0.5:
+            public.append(call.append({"n": number}).result().last)
+        elif way < 0.7:
+            parent = random.choice([*public, -1])
+            public.append(call.append({"n": number}, parent=parent).result().last)
+        elif way < 0.8:
+            call.checkout(random.choice([*public, None])).result()
+        elif way < 0.87:
+            call.fork(random.choice(public), name=f"b{number}").result()
+        elif way < 0.95:
+            call.update_state({random.choice("abc"): number}).result()
+        else:
+            call.append_event("metric", {"n": number}).result()
+    made = call.clone("copy")
+    assert tree(made) == tree(call)
+    assert made.history() == call.history()
+    assert made.state == call.state
+
+    def shape(each: Session) -> list[Any]:
+        return [
+            (branch.number, branch.names, branch.is_head, branch.leaf is None)
+            for branch in each.branches()
+        ]
+
+    assert shape(made) == shape(call)
+    store.flush()
+    again = made.clone("again")
+    assert tree(again) == tree(call) and shape(again) == shape(call)
+
+
+def test_contents_are_referred_to_not_copied(store: Store) -> None:
+    """agno 6529: sixteen images made sessions of 165 MB, as each was kept anew each time."""
+    content = Random(1).randbytes(1_000_000)
+    blob = store.blobs.put(content)
+    call = store.session("source")
+    call.append({"image": blob.address}, blobs=[blob]).result()
+    before = store.stats()["used_bytes"]
+    made = call.clone("copy")
+    assert store.stats()["used_bytes"] - before < 100_000
+    call.erase(60)
+    assert store.blobs.open(made.event(0).blobs[0]).read() == content
+
+
+def test_a_purged_session(store: Store, call: Session) -> None:
+    call.append({"n": 4}).result()
+    call.purge(5).result()
+    made = call.clone("copy")
+    assert made.state == call.state
+    assert made.facts.status == "open" and made.facts.user_id == "u"
+    assert [event.body for event in made.events(kinds=["message"])] == [
+        event.body for event in call.events(kinds=["message"])
+    ]
+    with pytest.raises(TrimmedError):
+        call.clone("other", leaf=1)
+
+
+def test_what_was_used_stays_with_the_original(store: Store) -> None:
+    """What a clone did not spend must not be counted a second time."""
+    call = store.session("source")
+    call.append({}).result()
+    call._change(Space.USAGE, {"turn": 1}).result()
+    call._change(Space.RUNS, {"r": 1}).result()
+    kinds = [event.kind for event in call.clone("copy").events()]
+    assert kinds == ["message", "runs", "facts"]
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_one_commit_or_a_few(store: Store, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    call = store.session("source")
+    for number in range(11):
+        call.append({"n": number}, parent=max(-1, number - 2)).result()
+    monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 12 if pieces == 1 else 5)
+    made = call.clone("copy")
+    assert tree(made) == tree(call)
+    infos = {event.recorded_us for event in made.events()}
+    assert len(infos) == pieces
+
+
+def test_a_clone_that_fails_between_pieces_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = store.session("source")
+    for number in range(11):
+        call.append({"n": number}).result()
+    monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
+    real = Store._submit
+    sent: list[str] = []
+
+    def submit(self: Store, ack: Any, wait: float | None) -> None:
+        if ack.name[1] == "copy" and ack.removal is None:
+            sent.append(ack.name[1])
+            if len(sent) == 2:
+                raise StorageFullError("no room")
+        real(self, ack, wait)
+
+    monkeypatch.setattr(Store, "_submit", submit)
+    with pytest.raises(StorageFullError):
+        call.clone("copy")
+    assert not store.session("copy").exists
+    assert [info.name for info in store.sessions().sessions] == ["source"]
+
+
+def test_what_cannot_be_cloned(store: Store, call: Session) -> None:
+    with pytest.raises(SessionNotFoundError):
+        store.session("nobody").clone("copy")
+    store.session("taken").append({"mine": True}).result()
+    with pytest.raises(AppendConflictError):
+        call.clone("taken")
+    assert store.session("taken").history() == [{"mine": True}]
+    with pytest.raises(AppendConflictError):
+        call.clone("source")
+    for leaf in (99, 2, "nothing"):  # no event, none of the history, no branch
+        with pytest.raises(UsageError):
+            call.clone("copy", leaf=leaf)
+    assert not store.session("copy").exists
+
+
+def test_the_twin_and_an_export(checked_store: Open, tmp_path: Path) -> None:
+    store = checked_store()
+    call = store.tenant("t").session("source")
+    call.append({"n": 0}).result()
+    made = asyncio.run(call.clone_async("copy"))
+    assert made.tenant == "t" and made.history() == [{"n": 0}]
+    lines = list(store.export_lines(store.read()))
+    other = checked_store(tmp_path / "other")
+    other.load(map(json.loads, lines))
+    assert list(other.export_lines(other.read())) == lines
