@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
+from engine.compaction import Compaction
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.loading import LoadResult
+from engine.modelview import Window, WindowEntry
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
 from engine.salvage import Lost
@@ -58,6 +60,7 @@ __all__ = [
     "Blobs",
     "BusyError",
     "CheckReport",
+    "Compaction",
     "ConflictError",
     "CorruptionError",
     "DamagedInputError",
@@ -101,4 +104,6 @@ __all__ = [
     "UsageError",
     "VacuumReport",
     "Variable",
+    "Window",
+    "WindowEntry",
 ]

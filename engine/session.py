@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
 from engine.blobs import BlobLike, addresses_of
+from engine.compaction import Compacting
 from engine.drafting import (
     AckMode,
     Part,
@@ -26,7 +27,6 @@ from engine.reading import Events, SessionPager, Subscription
 from engine.spaces import Space
 from engine.state import read_fold, state_of, variables_of
 from engine.variables import Variable, change_body, versions_of
-from engine.window import Viewing
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
 from eventlog.arguments import items, whole
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Viewing):
+class Session(Compacting):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. ``user_id``, ``title``,
