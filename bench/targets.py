@@ -47,6 +47,7 @@ GOALS: Final[dict[str, Goal]] = {
     "last20_cold": Goal(10.0, 5.0, at_least=False),
     "all_1500": Goal(2.0, 1.3, at_least=False),
     "rebuild_vs_loads": Goal(0.1, 0.25, at_least=True),
+    "window_16k": Goal(1.0, 0.5, at_least=False),
 }
 
 

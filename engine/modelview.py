@@ -17,9 +17,9 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from engine.boundary import Boundary, boundary_of
 from engine.estimate import estimate_tokens
@@ -45,6 +45,7 @@ from eventlog.record import MESSAGE
 SUMMARY_PREFIX: Final = "Summary of the conversation so far:\n\n"
 """What stands before a compaction's summary in the message that a view makes of it."""
 
+T = TypeVar("T")
 _MESSAGE: Final = bytes([MESSAGE])
 _USER: Final = ROLES["user"]
 
@@ -119,6 +120,22 @@ class Limits:
         self.tokens = None if tokens is None else whole(tokens, "tokens", 0, POSITION_MAX)
         self.at_least_one = at_least_one
 
+    def enough(self) -> Callable[[Block[Event]], bool]:
+        """Tells, block after block, when about as much was read as these limits let through."""
+        messages = POSITION_MAX if self.last is None else self.last
+        left = POSITION_MAX if self.tokens is None else self.tokens
+        exchanges = POSITION_MAX if self.exchanges is None else self.exchanges
+
+        def is_enough(block: Block[Event]) -> bool:
+            nonlocal messages, left, exchanges
+            messages -= block.kinds.count(MESSAGE)
+            left -= sum(block.tokens)
+            exchanges -= block.roles.count(_USER)
+            is_counted = self.tokens is None or 0 not in block.tokens
+            return messages < 0 or left < 0 or exchanges < 0 or not is_counted
+
+        return is_enough
+
 
 class Form:
     """How a window's messages are made."""
@@ -148,6 +165,27 @@ def _body_of(event: Event) -> Any:
     return event.body
 
 
+@dataclass(slots=True)
+class _Page:
+    """Messages that were taken together, oldest first; ``made`` where they are entries already."""
+
+    bodies: list[Any]
+    sequences: Sequence[int]
+    tokens: Sequence[int]
+    made: list[WindowEntry] | None = None
+
+    @classmethod
+    def of(cls, entries: list[WindowEntry]) -> _Page:
+        """A page of entries."""
+        return cls([entry.body for entry in entries], (), (), entries)
+
+    def entries(self) -> list[WindowEntry]:
+        """Its messages with what is known of them."""
+        if self.made is not None:
+            return self.made
+        return list(map(WindowEntry, self.bodies, self.sequences, self.tokens))
+
+
 class _Collector:
     """Takes messages, newest first, until a limit is reached."""
 
@@ -155,7 +193,7 @@ class _Collector:
         self.scan = scan
         self.form = form
         self.limits = limits
-        self.pages: list[list[WindowEntry]] = []  # newest first, each oldest first
+        self.pages: list[_Page] = []  # newest first
         self.room = POSITION_MAX if limits.last is None else limits.last
         self.left = POSITION_MAX if limits.tokens is None else limits.tokens
         self.exchanges = limits.exchanges
@@ -182,7 +220,7 @@ class _Collector:
             self._take_kept()
         self.is_full = self.is_full or (self.exchanges == 0 and self.summary is not None)
         if self.summary is not None and not self.is_full and self._fits(self.summary.tokens):
-            self.pages.append([self.summary])
+            self.pages.append(_Page.of([self.summary]))
 
     def _take(self, block: Block[Event], stop: int) -> int:
         """Take messages before an index; gives the index to go on before."""
@@ -206,17 +244,12 @@ class _Collector:
         if self.is_simple and (not self.form.is_counted or 0 not in tokens[start:stop]):
             low = self._count_back(tokens, max(start, stop - self.room), stop)
             self.is_full = low > start
+            if low == stop:
+                return
             self.room -= stop - low
-            self.has_tools = self.has_tools or block.holds(low, stop, MENTION)
-            bodies = block.bodies(low, stop, _body_of)
-            self.pages.append(
-                [
-                    WindowEntry(body, sequence, each)
-                    for body, sequence, each in zip(
-                        bodies, block.sequences[low:stop], tokens[low:stop], strict=True
-                    )
-                ]
-            )
+            bodies, mentions = block.bodies(low, stop, _body_of, MENTION)
+            self.has_tools = self.has_tools or mentions
+            self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
             return
         taken: list[WindowEntry] = []
         for index in range(stop - 1, start - 1, -1):
@@ -229,7 +262,7 @@ class _Collector:
             taken.append(entry)
         taken.reverse()
         self.has_tools = True
-        self.pages.append(taken)
+        self.pages.append(_Page.of(taken))
 
     def _count_back(self, tokens: Sequence[int], start: int, stop: int) -> int:
         """The first index from which on all fit the tokens that are left."""
@@ -315,7 +348,7 @@ class _Collector:
             taken.append(entry)
         taken.reverse()
         self.has_tools = True
-        self.pages.append(taken)
+        self.pages.append(_Page.of(taken))
 
 
 def summary_message(summary: str) -> dict[str, Any]:
@@ -327,15 +360,31 @@ def collect(scan: PathScan, limits: Limits, form: Form) -> Window:
     """The window of a path."""
     taken = _Collector(scan, limits, form)
     taken.run()
-    entries = taken.pages[0] if len(taken.pages) == 1 else _joined(taken.pages)
-    window = Window(entries, scan.leaf, taken.is_full, taken.compaction)
+    return _window(taken, limits, form)
+
+
+def collect_messages(scan: PathScan, limits: Limits, form: Form) -> list[Any]:
+    """The messages of the window of a path; quicker, as nothing else is said of them."""
+    taken = _Collector(scan, limits, form)
+    taken.run()
+    if taken.has_tools:
+        return _window(taken, limits, form).messages
+    return _joined([page.bodies for page in taken.pages])
+
+
+def _window(taken: _Collector, limits: Limits, form: Form) -> Window:
+    entries = _joined([page.entries() for page in taken.pages])
+    window = Window(entries, taken.scan.leaf, taken.is_full, taken.compaction)
     if taken.has_tools:
         regroup(window, limits, form)
     return window
 
 
-def _joined(pages: list[list[WindowEntry]]) -> list[WindowEntry]:
-    return [entry for page in reversed(pages) for entry in page]
+def _joined(pages: list[list[T]]) -> list[T]:
+    """Pages that come newest first, in order."""
+    if len(pages) == 1:
+        return pages[0]
+    return [each for page in reversed(pages) for each in page]
 
 
 def regroup(window: Window, limits: Limits, form: Form) -> None:
@@ -390,15 +439,20 @@ def _sequences(entries: list[WindowEntry]) -> tuple[int, ...]:
     return tuple([entry.sequence for entry in entries if entry.sequence is not None])
 
 
-def newest_group(scan: PathScan, form: Form) -> Window:
-    """The newest message, or the newest tool group; looks at more and more until it is whole."""
+def at_least(scan: PathScan, limits: Limits, form: Form, empty: Window | None = None) -> Window:
+    """Where nothing fits: the newest message, or the newest tool group, if that is wanted.
+
+    Looks at more and more until it is whole.
+    """
+    window = empty or Window([], scan.leaf)
     count = 1
-    while True:
+    while limits.at_least_one:
         window = collect(scan, Limits(count), form)
         if window.entries:
             indexes, _ = group([tools_of(entry.body) for entry in window.entries]).groups[-1]
             window.is_cut = window.is_cut or len(indexes) < len(window.entries)
             window.entries = [window.entries[index] for index in indexes]
         if window.entries or not window.is_cut:
-            return window
+            break
         count *= 2
+    return window

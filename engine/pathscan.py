@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from engine.boundary import EventName
@@ -23,6 +23,8 @@ from eventlog.record import CONTROL
 
 _BLOCKS_MAX: Final = 16
 
+Enough = Callable[[Block[Event]], bool]
+
 
 class PathScan:
     """A path of a session, read see the module; blocks may be asked for again and again.
@@ -32,9 +34,18 @@ class PathScan:
         first: The first sequence of the session that was not purged.
         number: Number of the session's incarnation; None when there is no such session.
         floor: Messages before this sequence were trimmed from the view.
+
+    Args:
+        log: The log.
+        name: Tenant and session name.
+        leaf: Sequence of an event; None for the head.
+        enough: Asked about each block that is read at once, in the transaction that finds the path,
+            whether it is likely the last that will be needed; None reads none yet.
     """
 
-    def __init__(self, log: Log, name: Name, leaf: int | None) -> None:
+    def __init__(
+        self, log: Log, name: Name, leaf: int | None, enough: Enough | None = None
+    ) -> None:
         self._log = log
         self._name = name
         self._path: list[Stretch] = []
@@ -45,9 +56,9 @@ class PathScan:
         self._begun: tuple[list[Block[Event]], int] = ([], 0)
         with log.views.past(name) as past:
             if past is not None:
-                self._begin(past)
+                self._begin(past, enough)
 
-    def _begin(self, past: Past) -> None:
+    def _begin(self, past: Past, enough: Enough | None) -> None:
         self.number = past.view.origin.number
         self.first = past.first
         stop = past.view.event_count
@@ -60,7 +71,10 @@ class PathScan:
         self._path = past.path(self.leaf)
         if past.is_trimmed:
             self.floor = shown_from(past, stop, self.leaf)
-        self._begun = read_back(past, self._path, self.leaf + 1, 1, Event)
+        if enough is not None:
+            self._begun = read_back(past, self._path, self.leaf + 1, _BLOCKS_MAX, Event, enough)
+        else:
+            self._begun = ([], self.leaf + 1)
 
     def _require(self, past: Past, leaf: int, stop: int) -> None:
         if leaf < past.first:

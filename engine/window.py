@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from engine.branches import Branching
-from engine.modelview import Form, Limits, Window, collect, newest_group
+from engine.modelview import Form, Limits, Window, at_least, collect, collect_messages
 from engine.pathscan import PathScan
 from engine.toolgroups import Count
 
@@ -56,11 +56,10 @@ class Viewing(Branching):
         Raises:
             UsageError: A limit that cannot be, or no such event.
         """
-        return self._view(
-            Limits(last, exchanges, tokens, at_least_one),
-            leaf,
-            Form(repair, running, media, count, tokens is not None),
-        ).messages
+        limits = Limits(last, exchanges, tokens, at_least_one)
+        form = Form(repair, running, media, count, tokens is not None)
+        scan = self._scan(leaf, limits)
+        return collect_messages(scan, limits, form) or at_least(scan, limits, form).messages
 
     async def window_async(
         self,
@@ -115,11 +114,11 @@ class Viewing(Branching):
             count: See ``window``.
             at_least_one: See ``window``.
         """
-        return self._view(
-            Limits(last, exchanges, tokens, at_least_one),
-            leaf,
-            Form(repair, running, media, count, True),
-        )
+        limits = Limits(last, exchanges, tokens, at_least_one)
+        form = Form(repair, running, media, count, True)
+        scan = self._scan(leaf, limits)
+        window = collect(scan, limits, form)
+        return window if window.entries else at_least(scan, limits, form, window)
 
     async def window_entries_async(
         self,
@@ -148,10 +147,6 @@ class Viewing(Branching):
             at_least_one=at_least_one,
         )
 
-    def _view(self, limits: Limits, leaf: int | str | None, form: Form) -> Window:
+    def _scan(self, leaf: int | str | None, limits: Limits) -> PathScan:
         at = None if leaf is None else self._event_at(leaf)
-        scan = PathScan(self._store._log, self._name, at)
-        window = collect(scan, limits, form)
-        if limits.at_least_one and not window.entries and window.is_cut:
-            window = newest_group(scan, form)
-        return window
+        return PathScan(self._store._log, self._name, at, limits.enough())

@@ -79,20 +79,23 @@ class Block(Generic[R]):
         """One event."""
         return self._make(index)
 
-    def holds(self, start: int, stop: int, text: bytes) -> bool:
-        """Whether some bytes are in what events from one index to before another say."""
-        return any([text in each for each in self._join(start, stop)])
-
-    def bodies(self, start: int, stop: int, body_of: Callable[[R], Any]) -> list[Any]:
+    def bodies(
+        self, start: int, stop: int, body_of: Callable[[R], Any], text: bytes
+    ) -> tuple[list[Any], bool]:
         """The bodies of events from one index to before another.
 
         Args:
             start: An index.
             stop: An index.
             body_of: Decodes the body of an event that has to be made for it.
+            text: Bytes to look for in what the events say.
+
+        Returns:
+            The bodies, and whether the text may be in one of them.
         """
         plain, make = self._plain, self._make
         found: list[Any] = []
+        is_there = False
         index = start
         while index < stop:
             end = index
@@ -103,19 +106,27 @@ class Block(Generic[R]):
                 while end < limit and plain(end):
                     end += 1
             if end > index:
-                some = decode_side_by_side(end - index, self._join(index, end))
+                encoded = b"".join(self._join(index, end))
+                is_there = is_there or text in encoded
+                some = decode_side_by_side(end - index, [encoded])
                 if some is None:  # reading them one by one tells what is wrong with which
                     some = [body_of(make(each)) for each in range(index, end)]
                 found += some
             if end < limit:
                 found.append(body_of(make(end)))
+                is_there = is_there or text in self._join(end, end + 1)[0]
                 end += 1
             index = end
-        return found
+        return found, is_there
 
 
 def read_back(
-    past: Past, path: Sequence[Stretch], stop: int, count: int, factory: Factory[R]
+    past: Past,
+    path: Sequence[Stretch],
+    stop: int,
+    count: int,
+    factory: Factory[R],
+    enough: Callable[[Block[R]], bool] = lambda block: False,
 ) -> tuple[list[Block[R]], int]:
     """Blocks of a path before a sequence, newest first, about ``count`` of them.
 
@@ -125,6 +136,7 @@ def read_back(
         stop: A sequence.
         count: How many segments, or stretches of loose events, to look at.
         factory: Makes events.
+        enough: Asked after each block whether to stop; works within the transaction.
 
     Returns:
         The blocks, and the sequence to go on before; 0 when the path ends.
@@ -162,9 +174,11 @@ def read_back(
                 break
             else:
                 raise past._missing(stop - 1)
+        stop = start
         if block is not None:
             found.append(block)
-        stop = start
+            if enough(block):
+                break
     return found, stop
 
 

@@ -196,6 +196,24 @@ def test_fitting_a_budget_reads_the_end_alone(
     assert len(decoded) <= 4
 
 
+def test_a_window_that_ends_where_a_segment_does(checked_store: Open) -> None:
+    """A window whose limit was used up just where a segment began raised an ``IndexError``.
+
+    The segment before it was asked for the bodies of no event, from past its last one on.
+    """
+    store = checked_store(dictionaries=False)
+    call = store.session("call")
+    for start in range(0, 90, 30):
+        for number in range(start, start + 30):
+            call.append(user(f"m{number}"), tokens=1).result()
+        if start < 60:
+            store.flush()
+    for count in range(91):
+        messages = [user(f"m{number}") for number in range(90 - count, 90)]
+        assert call.window(last=count) == call.window(tokens=count) == messages
+        assert call.window_entries(tokens=count).is_cut is (count < 90)
+
+
 # Tool groups
 
 CALLS: dict[str, Callable[..., Message]] = {
