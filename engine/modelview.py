@@ -16,9 +16,10 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Literal, TypeVar
 
 from engine.boundary import Boundary, boundary_of
@@ -268,15 +269,11 @@ class _Collector:
         """The first index from which on all fit the tokens that are left."""
         if self.limits.tokens is None:
             return start
-        left = self.left
-        index = stop
-        while index > start:
-            left -= tokens[index - 1]
-            if left < 0:
-                break
-            index -= 1
-            self.left = left
-        return index
+        sums = list(accumulate(reversed(tokens[start:stop])))
+        fitting = bisect_right(sums, self.left)
+        if fitting:
+            self.left -= sums[fitting - 1]
+        return stop - fitting
 
     def _fits(self, tokens: int) -> bool:
         if not self.room or tokens > self.left:

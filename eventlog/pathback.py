@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import unpack
 from typing import Any, Final, Generic
 
 import numpy as np
@@ -40,8 +39,10 @@ _BRANCH: Final = np.uint64(0xFFFFFFFF)
 _BYTE: Final = np.uint64(0xFF)
 _TOKENS_SHIFT: Final = np.uint64(32)
 _ROLE_SHIFT: Final = np.uint64(8)
-_TOKENS: Final = slice(KIND_BYTE - 4, KIND_BYTE)  # the token count in a stored record
-_EXTENSION: Final = slice(HEADER_BYTES - 4, HEADER_BYTES)  # likewise, the extension's length
+_END: Final = slice(KIND_BYTE - 4, HEADER_BYTES)  # of a stored record's header:
+_END_TYPE: Final = np.dtype(
+    [("tokens", "<u4"), ("kind", "u1"), ("role", "u1"), ("flags", "<u2"), ("extension", "<u4")]
+)
 _NO_EXTENSION: Final = bytes(4)
 
 
@@ -188,7 +189,8 @@ def _loose_block(
     records = past.view.loose.records
     sequences: Sequence[int] = range(start, stop)
     values = [records[sequence] or past._stored(sequence) for sequence in sequences]
-    kinds = bytes([value[KIND_BYTE] for value in values])
+    words = np.frombuffer(b"".join([value[_END] for value in values]), _END_TYPE)
+    kinds = words["kind"].tobytes()
     if past.view.branches or max(kinds) >= CONTROL:
         is_linear = not past.view.branches
         chosen = [
@@ -200,13 +202,13 @@ def _loose_block(
             return None
         sequences = [start + place for place in chosen]
         values = [values[place] for place in chosen]
-        kinds = bytes([kinds[place] for place in chosen])
+        words = words[chosen]
+        kinds = words["kind"].tobytes()
     loose, origin = past.view.loose, past.view.origin
-    count = len(values)
-    extensions = b"".join([value[_EXTENSION] for value in values])
+    extensions = words["extension"]
 
     def is_plain(index: int) -> bool:
-        return values[index][_EXTENSION] == _NO_EXTENSION
+        return not extensions[index]
 
     def make(index: int) -> R:
         position = loose.positions[sequences[index] - loose.base]
@@ -215,9 +217,9 @@ def _loose_block(
     return Block(
         sequences,
         kinds,
-        bytes([value[KIND_BYTE + 1] for value in values]),
-        unpack(f"<{count}I", b"".join([value[_TOKENS] for value in values])),
-        None if extensions == bytes(4 * count) else is_plain,
+        words["role"].tobytes(),
+        words["tokens"].tolist(),
+        is_plain if extensions.any() else None,
         lambda first, last: [value[HEADER_BYTES:] for value in values[first:last]],
         make,
     )

@@ -13,6 +13,7 @@ import pytest
 from engine import Session, Store
 from engine.estimate import estimate_tokens
 from engine.modelview import summary_message
+from engine.pathscan import PathScan
 from engine.toolgroups import NO_RESULT, tools_of
 from eventlog.errors import TrimmedError, UsageError
 from eventlog.segmentcache import SegmentCache
@@ -201,17 +202,24 @@ def test_a_window_that_ends_where_a_segment_does(checked_store: Open) -> None:
 
     The segment before it was asked for the bodies of no event, from past its last one on.
     """
-    store = checked_store(dictionaries=False)
+    store = checked_store()
     call = store.session("call")
-    for start in range(0, 90, 30):
-        for number in range(start, start + 30):
-            call.append(user(f"m{number}"), tokens=1).result()
-        if start < 60:
-            store.flush()
-    for count in range(91):
-        messages = [user(f"m{number}") for number in range(90 - count, 90)]
-        assert call.window(last=count) == call.window(tokens=count) == messages
-        assert call.window_entries(tokens=count).is_cut is (count < 90)
+    messages = [user(f"m{number} " + "word " * 40) for number in range(3_000)]
+    for start in range(0, 3_000, 500):
+        call.append_many(messages[start : start + 500]).result()
+    store.flush()
+    talk = [user(f"m{number}") for number in range(30)]
+    call.append_many(talk).result()
+    messages += talk
+    ends = [block.sequences[0] for block in PathScan(store._log, ("", "call"), None).blocks()]
+    assert len(ends) > 3
+    for end in ends:
+        for first in range(max(0, end - 1), end + 2):
+            count = len(messages) - first
+            window = call.window_entries(last=count)
+            assert window.messages == call.window(last=count) == messages[first:]
+            assert window.is_cut is (first > 0)
+            assert call.window(tokens=count, count=lambda _: 1) == messages[first:]
 
 
 # Tool groups
