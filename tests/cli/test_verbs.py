@@ -22,7 +22,7 @@ from .conftest import acting
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
-KEEPING = ("rebuild", "erase", "vacuum", "backup", "restore", "upgrade", "configure")
+KEEPING = ("rebuild", "erase", "compact", "vacuum", "backup", "restore", "upgrade", "configure")
 WITH_JSON = (
     *("import", "replay", "show", "sessions", "tail", "stats", "check", "simulate"),
     *KEEPING,
@@ -34,6 +34,8 @@ def arguments(verb: str, store: Path) -> list[object]:
         return [verb, store, "s"]
     if verb == "erase":
         return [verb, store, "s", "--yes"]
+    if verb == "compact":
+        return [verb, store, "s", "--summary", "so far"]
     if verb in ("backup", "restore"):
         return [verb, store, store.parent.parent / "made"]
     return [verb, store, *(["--yes"] if verb in ("vacuum", "upgrade") else [])]
