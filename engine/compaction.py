@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 KEEP_LAST: Final = 8
+WAIT_S: Final = 3600.0  # for room in the queue: a summary costs more than waiting
 
 Summarize = Callable[[list[Any]], str]
 """Makes a summary of messages, oldest first."""
@@ -124,7 +125,8 @@ class Compacting(Viewing):
         if plan is None:
             return None
         summary = summarize(plan.window.messages)
-        ack = self._append_compaction(plan, summary, keep, strategy, trigger, data, count)
+        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        self._store._submit(ack, WAIT_S)
         return plan.done(ack.result(), summary)
 
     async def compact_async(
@@ -162,7 +164,8 @@ class Compacting(Viewing):
             return None
         found = summarize(plan.window.messages)
         summary = await found if inspect.isawaitable(found) else found
-        ack = self._append_compaction(plan, summary, keep, strategy, trigger, data, count)
+        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        await self._store._submit_async(ack)
         return plan.done(await ack, summary)
 
     def compaction(self, leaf: int | str | None = None) -> Event | None:
@@ -242,7 +245,7 @@ class Compacting(Viewing):
         regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
         return _Plan(scan.number, through, told)
 
-    def _append_compaction(
+    def _compaction_ack(
         self,
         plan: _Plan,
         summary: Any,
@@ -270,9 +273,7 @@ class Compacting(Viewing):
             tokens=counted,
             past=store_id(plan.number, plan.through),  # of this incarnation
         )
-        ack = make_ack(self._name, (draft,), opening=None)
-        self._store._submit(ack, None)
-        return ack
+        return make_ack(self._name, (draft,), opening=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +376,10 @@ def _latest(scan: PathScan) -> Event | None:
         boundary = boundary_of(event.body)
         if boundary is None:
             continue
-        if boundary.through is None or scan.resolve((boundary.through,), event.sequence):
+        if boundary.through is None:
+            return event
+        through = scan.resolve((boundary.through,), event.sequence).get(boundary.through)
+        if through is not None and scan.holds(through):
             return event
     return None
 

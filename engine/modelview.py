@@ -38,7 +38,8 @@ from engine.toolgroups import (
     without_media,
     without_results,
 )
-from eventlog.arguments import items, whole
+from eventlog.arguments import whole
+from eventlog.errors import UsageError
 from eventlog.limits import POSITION_MAX
 from eventlog.pathback import Block
 from eventlog.record import MESSAGE
@@ -152,7 +153,9 @@ class Form:
         is_counted: bool = False,
     ) -> None:
         self.repair = repair
-        self.running = frozenset(items(list(running), "running")) if running else frozenset()
+        if type(running) is str:
+            raise UsageError("running must hold ids of tool calls, not be one")
+        self.running = frozenset(running)
         self.media = media
         self.count = estimate_tokens if count is None else count
         self.is_counted = is_counted
@@ -316,7 +319,7 @@ class _Collector:
         found = self.scan.resolve(names, event.sequence)
         if boundary.through is not None:
             through = found.get(boundary.through)
-            if through is None:
+            if through is None or not self.scan.holds(through):
                 return
             kept = {found[name] for name in boundary.keep if name in found}
             self.keep = sorted(each for each in kept if self.scan.floor <= each <= through)
@@ -333,9 +336,17 @@ class _Collector:
     def _take_kept(self) -> None:
         """Take what the compaction keeps of what its summary stands for."""
         taken: list[WindowEntry] = []
+        block: Block[Event] | None = None
         for sequence in reversed(self.keep):
-            event = self.scan.find(sequence)
-            if event is None or event.kind_code != MESSAGE:
+            if block is None or sequence < block.sequences[0]:
+                block = next(self.scan.blocks(sequence + 1), None)
+            if block is None:
+                break
+            index = bisect_left(block.sequences, sequence)
+            if index == len(block.sequences) or block.sequences[index] != sequence:
+                continue  # not on the path
+            event = block.event(index)
+            if event.kind_code != MESSAGE:
                 continue
             if not self._fits_exchange(event.role_code, event):
                 break

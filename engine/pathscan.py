@@ -118,23 +118,29 @@ class PathScan:
             return block.event(index) if block.sequences[index] == sequence else None
         return None
 
-    def resolve(self, names: Collection[EventName], stop: int) -> dict[EventName, int]:
-        """The sequences of events on the path before a sequence, by what names them.
+    def holds(self, sequence: int) -> bool:
+        """Whether an event is on the path; one that was purged counts as on it."""
+        return sequence < self.first or self.find(sequence) is not None
 
-        Those that are not on it are not in what this returns. What was purged counts as on it.
+    def resolve(self, names: Collection[EventName], stop: int) -> dict[EventName, int]:
+        """The sequences, before one, of events by what names them.
+
+        Those that no event of the path has are not in it; but sequences, and ids that the store
+        made, are taken as they are (``holds``).
         """
         found: dict[EventName, int] = {}
         unknown: set[str] = set()
         for name in names:
-            sequence = name
-            if type(name) is str:
+            if type(name) is int:
+                sequence = name
+            else:
+                assert type(name) is str
                 made = event_of(name)
                 if made is None:
                     unknown.add(name)
                     continue
                 sequence = made[1] if made[0] == self.number else stop
-            assert type(sequence) is int
-            if sequence < stop and (sequence < self.first or self.find(sequence) is not None):
+            if sequence < stop:
                 found[name] = sequence
         if unknown:
             for event in self._named_back(stop):

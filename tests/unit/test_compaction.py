@@ -18,6 +18,7 @@ from eventlog.errors import (
     AppendConflictError,
     InvalidMessageError,
     SessionNotFoundError,
+    TrimmedError,
     UsageError,
 )
 from tests import old_store
@@ -381,6 +382,44 @@ def test_the_last_event_that_it_covers_must_be_on_the_path(store: Store) -> None
     for through in (4, 5):
         with pytest.raises(AppendConflictError):
             call.append_event("compaction", {"summary": "s", "data": {"through": through}}).result()
+
+
+def test_what_is_sealed_is_looked_up(checked_store: Open) -> None:
+    with checked_store() as store:
+        call = store.session("call")
+        many = [user(f"m{number} " + "word " * 40) for number in range(4_000)]
+        call.append_many(many[:2_000]).result()
+        call.append_many(many[2_000:], parent=999).result()
+        store.flush()
+    store = checked_store()
+    call = store.session("call")
+    assert call.info().unsealed_count == 0  # type: ignore[union-attr]
+    for through in (1_000, 1_500, 1_999, 4_000):
+        with pytest.raises(AppendConflictError):
+            call.append_event("compaction", {"summary": "s", "data": {"through": through}}).result()
+    for through in (999, 500, 2_000, 3_990):
+        call.append_event("compaction", {"summary": "s", "data": {"through": through}}).result()
+    assert shown(call)[1:] == list(range(3_991, 4_000))
+    side = {"summary": "s", "data": {"through": 1_990, "keep": [5, 1_000, 1_700, 2_500]}}
+    call.append_event("compaction", side, parent=1_999).result()
+    assert shown(call)[1:] == [5, 1_000, 1_700, *range(1_991, 2_000)]
+
+
+def test_a_compaction_outlives_the_purge_of_what_it_covers(call: Session) -> None:
+    talk(call, 12)
+    call.compact(lambda _: "s", through=8, keep=[3])
+    call.purge(6).result()
+    assert shown(call) == [12, 9, 10, 11]
+    call.purge(11).result()
+    assert shown(call) == [12, 11]
+
+    def purged(_: Any) -> str:
+        talk(call, 1)
+        call.purge(14).result()
+        return "t"
+
+    with pytest.raises(TrimmedError):
+        call.compact(purged, keep_last=0)
 
 
 def test_it_may_cover_what_is_appended_with_it(store: Store) -> None:
