@@ -27,7 +27,12 @@ from eventlog.branching import (
     decode_tip,
     split_key,
 )
-from eventlog.errors import AppendConflictError, LimitExceededError, TrimmedError
+from eventlog.errors import (
+    AppendConflictError,
+    CorruptionError,
+    LimitExceededError,
+    TrimmedError,
+)
 from eventlog.index import SessionState
 from eventlog.limits import SESSION_BRANCHES_MAX
 from eventlog.record import (
@@ -399,8 +404,6 @@ class Linker:
                 return False
         else:
             last, branch = parent, draft.branches[parent]
-        if past > last:
-            return False
         self._know(state, draft, past)
         while branch != draft.branches[past] or past > last:
             opening = draft.openings.get(branch)
@@ -409,6 +412,8 @@ class Linker:
             opening = opening or self._committed.opening(state.number, branch)
             if opening is None or opening.parent == NO_PARENT or opening.parent < past:
                 return False
+            if opening.fork_branch >= branch:
+                raise CorruptionError("does not follow an older branch", where=f"branch {branch}")
             last, branch = opening.parent, opening.fork_branch
         return True
 

@@ -422,6 +422,36 @@ def test_a_compaction_outlives_the_purge_of_what_it_covers(call: Session) -> Non
         call.compact(purged, keep_last=0)
 
 
+def test_one_that_names_an_event_of_another_path_is_ignored(store: Store) -> None:
+    """Of a compaction whose boundary was not on its branch only the kept entries survived (Prism).
+
+    Appends refuse it; where an import brought one, views are what they were without it.
+    """
+    call = store.session("call")
+    talk(call, 6)
+    call.append(user("m6"), parent=2).result()
+    good = {"summary": "good", "data": {"through": 1}}
+    call.append_event("compaction", good).result()
+    for sequence, through in enumerate([4, "nobody", "ff.0000000001", 99], 8):
+        body = {"summary": "bad", "data": {"through": through, "keep": [0]}}
+        line = {"session": "call", "sequence": sequence, "kind": "compaction", "body": body}
+        store.load([{**line, "parent": sequence - 1}])
+        assert shown(call) == [7, 2, 6]
+        assert call.compaction() == call.event(7)
+
+
+def test_what_was_trimmed_stays_out_of_the_view_of_a_compaction(checked_store: Open) -> None:
+    call = checked_store().session("call", snapshot_frequency=10, max_messages=4)
+    talk(call, 10)
+    body = {"summary": "s", "data": {"through": 3, "keep": [1, 2]}}
+    call.append_event("compaction", body).result()
+    assert shown(call) == [10, 6, 7, 8, 9]
+    assert shown(call, last=4) == [6, 7, 8, 9]
+    body = {"summary": "s", "data": {"through": 8, "keep": [1, 7]}}
+    call.append_event("compaction", body).result()
+    assert shown(call) == [11, 7, 9]
+
+
 def test_it_may_cover_what_is_appended_with_it(store: Store) -> None:
     call = store.session("call")
     body = {"summary": "s", "data": {"through": 1}}
