@@ -23,6 +23,7 @@ from bench import (
     bench_replay,
     bench_size,
     bench_variables,
+    bench_window,
 )
 from bench.harness import (
     RefusedError,
@@ -59,6 +60,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "rebuild": Bench(bench_rebuild.run, bench_rebuild.FIGURES),
     "replay": Bench(bench_replay.run, bench_replay.FIGURES),
     "size": Bench(_size, (*bench_disk.FIGURES, *bench_size.FIGURES, *bench_variables.FIGURES)),
+    "window": Bench(bench_window.run, bench_window.FIGURES),
 }
 ALL: Final = "all"
 

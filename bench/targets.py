@@ -56,6 +56,7 @@ GOALS: Final[dict[str, Goal]] = {
     "alternating_16": Goal(16.0, None, at_least=False),
     "alternating_bytes": Goal(1.2, None, at_least=False),
     "branches": Goal(1.0, 0.5, at_least=False),
+    "window_16k": Goal(1.0, 0.5, at_least=False),
 }
 
 

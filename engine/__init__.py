@@ -6,12 +6,14 @@ from engine.artifacts import ArtifactVersion
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
 from engine.branches import Branch, PathPage
+from engine.compaction import Compaction
 from engine.documents import Document
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.facts import Facts, Label, Said, SessionLink
 from engine.loading import LoadResult
+from engine.modelview import Window, WindowEntry
 from engine.owners import User
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
@@ -68,6 +70,7 @@ __all__ = [
     "Branch",
     "BusyError",
     "CheckReport",
+    "Compaction",
     "ConflictError",
     "CorruptionError",
     "DamagedInputError",
@@ -123,4 +126,6 @@ __all__ = [
     "User",
     "VacuumReport",
     "Variable",
+    "Window",
+    "WindowEntry",
 ]

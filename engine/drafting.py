@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from engine.kinds import APPLICATION, ROLES, is_indexable, kind_code
+from engine.boundary import check_compaction
+from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
 from engine.spaces import SPACES
 from engine.variables import check_change
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
@@ -134,9 +135,12 @@ def draft_event(
     parent: int | str | None = None,
     parent_branch: int | None = None,
     recorded_us: int | None = None,
+    past: int | str | None = None,
     loading: bool = False,
 ) -> Draft:
     """Encode one event of any kind with all that can be said about it.
+
+    A compaction that is not loaded from an export must come after the last event that it covers.
 
     Raises:
         InvalidMessageError: Body or metadata cannot be stored; names the path.
@@ -162,6 +166,8 @@ def draft_event(
         flags |= _NAMED
     if code in SPACES:
         check_change(body)
+    elif code == COMPACTION and not loading:
+        past = check_compaction(body) if past is None else past
     if parent is not None:
         check_parent(parent)
     bytes_max = BATCH_BYTES_MAX if code == BASE else BODY_BYTES_MAX
@@ -229,6 +235,7 @@ def draft_event(
         None
         if parent_branch is None
         else whole(parent_branch, "followed", 0, SESSION_BRANCHES_MAX - 1),
+        past,
     )
 
 
@@ -370,7 +377,7 @@ def make_ack(
         create=create,
         only_existing=only_existing,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
-        linked=any([draft.parent is not None for draft in drafts]),
+        linked=_is_linked(drafts),
         refers=any([draft.blobs for draft in drafts]),
         caller_id=last_id,
         queued=_is_queued(mode),
@@ -412,7 +419,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
             terms=Terms(
                 expected_head=_checked_head(part.expected_head),
                 named=any([draft.caller_id is not None for draft in part.drafts]),
-                linked=any([draft.parent is not None for draft in part.drafts]),
+                linked=_is_linked(part.drafts),
                 versions=part.versions,
             ),
             event_count=len(part.drafts),
@@ -428,6 +435,10 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     first.terms.more = acks[1:]
     first.event_count = len(drafts)
     return first
+
+
+def _is_linked(drafts: Sequence[Draft]) -> bool:
+    return any([draft.parent is not None or draft.past is not None for draft in drafts])
 
 
 def _check_size(drafts: Sequence[Draft]) -> int:

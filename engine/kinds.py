@@ -34,6 +34,7 @@ from eventlog.record import (
 )
 
 APPLICATION: Final = 15
+COMPACTION: Final = 8
 
 PUBLIC: Final = {
     "message": MESSAGE,
@@ -43,7 +44,7 @@ PUBLIC: Final = {
     "model_change": 5,
     "label": 6,
     "custom": 7,
-    "compaction": 8,
+    "compaction": COMPACTION,
 }
 CONTROLS: Final = {
     "open": CONTROL,

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
-from engine.belongings import Belongings
 from engine.blobs import BlobLike, addresses_of
 from engine.catalog import info_of
+from engine.compaction import Compacting
 from engine.drafting import (
     AckMode,
     Part,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Belongings):
+class Session(Compacting):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. What ``tenant.session`` takes

@@ -40,6 +40,7 @@ class Draft(NamedTuple):
         parent: Sequence or id of the event that it follows, -1 for none; None follows the head.
             Of a move of the head the event that becomes it.
         parent_branch: The branch of a parent that was purged elsewhere (loading an export).
+        past: Sequence or id of an event that it must come after on its path, or None.
     """
 
     tail: bytes
@@ -50,6 +51,7 @@ class Draft(NamedTuple):
     blobs: tuple[bytes, ...] = ()
     parent: int | str | None = None
     parent_branch: int | None = None
+    past: int | str | None = None
 
     @property
     def size(self) -> int:
@@ -129,7 +131,7 @@ class Terms:
         expected_next: Sequence that the first event must get (loading an export), or None.
         begin: Where a session that this makes begins; None for sequence 0.
         key: Idempotency key, or None.
-        linked: True when a draft names its parent.
+        linked: True when a draft names its parent, or what it must come after.
         content: BLAKE2b-256 of the canonical content; only with ``key``.
         create: True when the append only makes sure that the session exists.
         only_existing: True when nothing is written, and nothing refused, without a session.

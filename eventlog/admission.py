@@ -27,6 +27,7 @@ from xxhash import xxh3_64_digest
 
 from eventlog.ack import Ack, Draft, Removal, Terms, Version, event_of
 from eventlog.body import encode_plain
+from eventlog.branching import Opening
 from eventlog.content import same_content
 from eventlog.errors import (
     AppendConflictError,
@@ -97,6 +98,9 @@ class Lookups(Protocol):
 
     def tip(self, number: int, branch: int) -> int | None:
         """What the next event of a branch that is sealed follows, None for nothing."""
+
+    def opening(self, number: int, branch: int) -> Opening | None:
+        """What opened a branch that is sealed, None for branch 0."""
 
     def secret(self, name: str) -> bytes:
         """Secret of a tenant; of one that does not exist, what it will get."""
@@ -589,7 +593,7 @@ class Admission:
             mine = hashes[ack] = []
             for part in (ack, *ack.more):
                 for draft in part.drafts:
-                    for each in (draft.caller_id, draft.parent):
+                    for each in (draft.caller_id, draft.parent, draft.past):
                         if type(each) is str:
                             hashed = id_digest(secret, each)
                             self._id_hashes[(tenant, each)] = hashed

@@ -7,7 +7,8 @@ Invariants:
     1. A parent is a public event of the same session, committed or placed before, that was not
        purged; whatever else is named as one refuses the append.
     2. An event without a parent of its own follows the head.
-    3. Nothing outside ``SessionState.draft_branches`` changes.
+    3. What must come after an event is refused unless that one is on its path.
+    4. Nothing outside ``SessionState.draft_branches`` changes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from eventlog.branching import (
     decode_tip,
     split_key,
 )
-from eventlog.errors import AppendConflictError, LimitExceededError, TrimmedError
+from eventlog.errors import (
+    AppendConflictError,
+    CorruptionError,
+    LimitExceededError,
+    TrimmedError,
+)
 from eventlog.index import SessionState
 from eventlog.limits import SESSION_BRANCHES_MAX
 from eventlog.record import (
@@ -70,6 +76,9 @@ class Committed(Protocol):
 
     def tip(self, number: int, branch: int) -> int | None:
         """What the next event of a branch that is sealed follows, None for nothing."""
+
+    def opening(self, number: int, branch: int) -> Opening | None:
+        """What opened a branch that is sealed, None for branch 0."""
 
 
 class Planned(Protocol):
@@ -266,6 +275,14 @@ class Linker:
             if draft.parent is not None:
                 parent = self._link(tenant, draft, state, sequence, first, drafts, own_ids, links)
             links.parents.append(parent)
+            if draft.past is not None:
+                past = self._target(tenant, draft.past, draft, state, own_ids)
+                if not self._is_past(state, past, sequence, first, drafts, links):
+                    raise _refused(
+                        f"event {past} is not on the path that sequence {sequence} would continue",
+                        past,
+                        None if state is None else state.draft_head,
+                    )
             if draft.caller_id is not None:
                 own_ids[draft.caller_id] = sequence
         made = 1 if state is None or state.draft_branches is None else state.draft_branches.made
@@ -318,25 +335,8 @@ class Linker:
         own_ids: dict[str, int],
         links: Links,
     ) -> int:
-        parent = draft.parent
-        if type(parent) is str:
-            if parent == draft.caller_id:
-                raise _refused("an event cannot follow itself", parent, None)
-            target = own_ids.get(parent)
-            if target is None:
-                found = self._resolve(tenant, parent)
-                if found is None:
-                    raise _refused(f"there is no event {parent!r} to follow", parent, None)
-                number, target = found
-                if state is None or number != state.number:
-                    raise _refused(
-                        f"event {parent!r} is of another session; none can follow it here",
-                        parent,
-                        None,
-                    )
-        else:
-            assert type(parent) is int
-            target = parent
+        assert draft.parent is not None
+        target = self._target(tenant, draft.parent, draft, state, own_ids)
         if target == ROOT:
             return ROOT
         if target >= sequence:
@@ -359,6 +359,69 @@ class Linker:
         self._know(state, state.draft_branches, target)
         return target
 
+    def _target(
+        self,
+        tenant: str,
+        named: int | str,
+        draft: Draft,
+        state: SessionState | None,
+        own_ids: dict[str, int],
+    ) -> int:
+        """The sequence of an event that a draft names."""
+        if type(named) is not str:
+            assert type(named) is int
+            return named
+        if named == draft.caller_id:
+            raise _refused("an event cannot follow itself", named, None)
+        target = own_ids.get(named)
+        if target is None:
+            found = self._resolve(tenant, named)
+            if found is None:
+                raise _refused(f"there is no event {named!r} to follow", named, None)
+            number, target = found
+            if state is None or number != state.number:
+                raise _refused(
+                    f"event {named!r} is of another session; none can follow it here", named, None
+                )
+        return target
+
+    def _is_past(
+        self,
+        state: SessionState | None,
+        past: int,
+        sequence: int,
+        first: int,
+        drafts: Sequence[Draft],
+        links: Links,
+    ) -> bool:
+        """Whether an event is on the path to what the event at ``sequence`` follows."""
+        parent = _followed(sequence, first, drafts, links)
+        while parent is not None and parent >= first:  # in the same append
+            if parent == past:
+                return True
+            parent = _followed(parent, first, drafts, links)
+        if state is None or state.draft_branches is None or parent == ROOT or past >= first:
+            return False
+        draft = state.draft_branches
+        if parent is None:
+            last, branch = state.draft_head, draft.head_branch
+            if last == NO_PARENT:
+                return False
+        else:
+            last, branch = parent, draft.branches[parent]
+        self._know(state, draft, past)
+        while branch != draft.branches[past] or past > last:
+            opening = draft.openings.get(branch)
+            if opening is None and state.branching is not None:
+                opening = state.branching.openings.get(branch)
+            opening = opening or self._committed.opening(state.number, branch)
+            if opening is None or opening.parent == NO_PARENT or opening.parent < past:
+                return False
+            if opening.fork_branch >= branch:
+                raise CorruptionError("does not follow an older branch", where=f"branch {branch}")
+            last, branch = opening.parent, opening.fork_branch
+        return True
+
     def _know(self, state: SessionState, draft: DraftBranches, target: int) -> None:
         """The branch of an event that was placed before, and the tip of that branch."""
         branch = draft.branches.get(target)
@@ -374,6 +437,19 @@ class Linker:
                 raise _not_public(target)
             branch = draft.branches[target] = event.branch
         self._know_tip(state, draft, branch)
+
+
+def _followed(sequence: int, first: int, drafts: Sequence[Draft], links: Links) -> int | None:
+    """What an event of an append follows; None for the head before the append."""
+    place = sequence - first
+    parent = links.parents[place]
+    while parent is None and place:
+        place -= 1
+        if drafts[place].kind < CONTROL:
+            return first + place
+        if drafts[place].kind == HEAD_MOVE:
+            parent = links.parents[place]
+    return parent
 
 
 def _refused(reason: str, expected: object, current: object) -> AppendConflictError:

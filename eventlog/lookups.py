@@ -14,7 +14,8 @@ from eventlog.absent import require_absent
 from eventlog.ack import Version
 from eventlog.admission import id_digest
 from eventlog.blobtable import References
-from eventlog.branchrows import sealed_tip
+from eventlog.branching import Opening
+from eventlog.branchrows import sealed_opening, sealed_tip
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.inline import InlineProjection, state_key
@@ -130,6 +131,10 @@ class TransactionLookups:
     def tip(self, number: int, branch: int) -> int | None:
         """See ``admission.Lookups``."""
         return sealed_tip(self._tables, number, branch)
+
+    def opening(self, number: int, branch: int) -> Opening | None:
+        """See ``admission.Lookups``."""
+        return sealed_opening(self._tables, number, branch)
 
     def version(
         self, state: SessionState, version: Version, planned: Sequence[tuple[int, bytes]]

@@ -72,6 +72,54 @@ def test_a_session_is_erased(turnlog: Any, calls: Path) -> None:
     assert (told["session"], told["event_count"], told["is_live"]) == ("more", 1, False)
 
 
+def test_a_session_is_compacted(turnlog: Any, calls: Path, tmp_path: Path) -> None:
+    with Store.open(calls, create=False) as store:
+        call = store.session("long\x1b")
+        call.append_many([{"role": "user", "content": f"m{each}"} for each in range(12)]).result()
+    before = texts(calls)
+    outcome = turnlog("compact", calls, "long\x1b", "--summary", "So far.", "--keep-last", 3)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "event 12 stands for 9 messages up to event 8" in outcome.out
+    assert "\x1b" not in outcome.out
+    assert texts(calls)[: len(before)] == before
+    again = turnlog("compact", calls, "long\x1b", "--summary", "So far.", "--keep-last", 3)
+    assert again.code == 0 and "nothing was written" in again.out
+    file = tmp_path / "summary.txt"
+    file.write_text("From a file: é\n")
+    outcome = turnlog(
+        "compact", calls, "long\x1b", "--summary-file", file, "--keep-last", 1, "--json"
+    )
+    told = json.loads(outcome.out)
+    assert (told["sequence"], told["through"], told["message_count"]) == (13, 10, 3)
+    with Store.open(calls, create=False, read_only=True) as store:
+        assert store.session("long\x1b").event(13).body["summary"] == "From a file: é"
+    told = json.loads(turnlog("compact", calls, "long\x1b", "--summary", "x", "--json").out)
+    assert (told["sequence"], told["message_count"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--summary", "x", "--summary-file", "FILE"],
+        ["--summary", " "],
+        ["--summary-file", "FILE"],
+    ],
+)
+def test_a_summary_is_needed(turnlog: Any, calls: Path, tmp_path: Path, options: list[str]) -> None:
+    file = tmp_path / "summary.txt"
+    file.write_bytes(b"\xff")
+    before = texts(calls)
+    given = [str(file) if each == "FILE" else each for each in options]
+    outcome = turnlog("compact", calls, "call-2", *given)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert texts(calls) == before
+    missing = turnlog("compact", calls, "call-2", "--summary-file", tmp_path / "none")
+    assert (missing.code, missing.out) == (4, "")
+    nobody = turnlog("compact", calls, "nobody", "--summary", "x")
+    assert (nobody.code, nobody.out) == (1, "")
+
+
 def test_derived_tables_are_rebuilt(turnlog: Any, calls: Path) -> None:
     before = texts(calls)
     outcome = turnlog("rebuild", calls)

@@ -23,7 +23,7 @@ OF_A_SESSION = ("replay", "show", "branches")
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "branches", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
-KEEPING = ("rebuild", "erase", "vacuum", "backup", "restore", "upgrade", "configure")
+KEEPING = ("rebuild", "erase", "compact", "vacuum", "backup", "restore", "upgrade", "configure")
 WITH_JSON = (
     *("import", "replay", "show", "branches", "sessions", "tail", "stats", "check", "simulate"),
     *KEEPING,
@@ -35,6 +35,8 @@ def arguments(verb: str, store: Path) -> list[object]:
         return [verb, store, "s"]
     if verb == "erase":
         return [verb, store, "s", "--yes"]
+    if verb == "compact":
+        return [verb, store, "s", "--summary", "so far"]
     if verb in ("backup", "restore"):
         return [verb, store, store.parent.parent / "made"]
     return [verb, store, *(["--yes"] if verb in ("vacuum", "upgrade") else [])]

@@ -28,6 +28,13 @@ def add_to(app: typer.Typer) -> None:
             "turnlog erase calls.turnlog call-42 --tenant acme --yes --json",
         ),
     )(erase)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            'turnlog compact calls.turnlog call-42 --summary "Wants a refund."',
+            "turnlog compact calls.turnlog call-42 --summary-file summary.txt --keep-last 20",
+        ),
+    )(compact)
     app.command(cls=Verb, epilog=example("turnlog vacuum calls.turnlog --yes"))(vacuum)
     app.command(
         cls=Verb,
@@ -82,6 +89,45 @@ def erase(
     from turnlog.verbs import erase_session
 
     leave(erase_session.run(store, session, tenant=tenant, yes=yes, as_json=as_json))
+
+
+def compact(
+    store: StorePath,
+    session: SessionName,
+    summary: Annotated[
+        str | None, typer.Option("--summary", metavar="TEXT", help="The summary.")
+    ] = None,
+    summary_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--summary-file", metavar="FILE", help="A file that holds it; - is standard input."
+        ),
+    ] = None,
+    keep_last: Annotated[
+        int, typer.Option("--keep-last", min=0, metavar="N", help="Messages that stay as they are.")
+    ] = 8,
+    tenant: TenantName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let a summary stand for the beginning of a session.
+
+    What a model is shown of the session begins with it from then on; nothing is removed. More
+    messages than N stay where a tool call would be cut from its result. To make the file smaller,
+    use `turnlog vacuum`.
+    """
+    from turnlog.verbs import compact_session
+
+    leave(
+        compact_session.run(
+            store,
+            session,
+            summary=summary,
+            summary_file=summary_file,
+            keep_last=keep_last,
+            tenant=tenant,
+            as_json=as_json,
+        )
+    )
 
 
 def vacuum(store: StorePath, yes: Yes = False, as_json: AsJson = False) -> None:

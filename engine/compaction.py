@@ -1,0 +1,441 @@
+"""Compaction: a summary that stands for the beginning of a path, appended as an event.
+
+Invariants:
+    1. The originals stay as they are, readable through ``events`` and ``path``.
+    2. A compaction is appended only while the last event that it stands for is still on the path
+       to the head, whatever was appended meanwhile; that stays in view and follows.
+    3. When the summariser raises, or gives no text, nothing was written.
+    4. A bound never falls between a tool call and what answers it, nor behind a call that is open.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.boundary import boundary_of
+from engine.drafting import draft_event, make_ack
+from engine.estimate import estimate_tokens
+from engine.events import Event
+from engine.kinds import COMPACTION
+from engine.modelview import (
+    Form,
+    Limits,
+    Window,
+    WindowEntry,
+    collect,
+    regroup,
+    summary_message,
+)
+from engine.pathscan import PathScan
+from engine.reading import Events, PathPager
+from engine.toolgroups import Count, tools_of
+from engine.window import Viewing
+from eventlog.ack import Ack, store_id
+from eventlog.arguments import items, whole
+from eventlog.errors import SessionNotFoundError, UsageError
+from eventlog.index import Name
+from eventlog.limits import POSITION_MAX
+from eventlog.log import Log
+from eventlog.record import MESSAGE
+
+if TYPE_CHECKING:
+    from engine.store import Store
+
+KEEP_LAST: Final = 8
+WAIT_S: Final = 3600.0  # for room in the queue: a summary costs more than waiting
+
+Summarize = Callable[[list[Any]], str]
+"""Makes a summary of messages, oldest first."""
+SummarizeAsync = Callable[[list[Any]], str | Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A compaction that was appended.
+
+    Attributes:
+        sequence: Its sequence.
+        through: Sequence of the last event that it stands for.
+        summary: Its summary.
+        message_count: Messages that were summarised.
+        tokens: Their tokens.
+    """
+
+    sequence: int
+    through: int
+    summary: str
+    message_count: int
+    tokens: int
+
+
+class Compacting(Viewing):
+    """The part of ``Session`` that compacts."""
+
+    __slots__ = ()
+
+    _store: Store
+    _name: tuple[str, str]
+
+    def compact(
+        self,
+        summarize: Summarize,
+        *,
+        keep_last: int = KEEP_LAST,
+        through: int | None = None,
+        keep: Sequence[int] = (),
+        strategy: str = "summary",
+        trigger: str = "manual",
+        data: dict[str, Any] | None = None,
+        running: Collection[str] | None = None,
+        count: Count | None = None,
+    ) -> Compaction | None:
+        """Let a summary stand for the beginning of the model view; waits until that is durable.
+
+        ``summarize`` gets the messages that it is to stand for, the summary of an earlier
+        compaction among them, and may take its time: nothing is held meanwhile, and what is
+        appended meanwhile follows the messages that are kept.
+
+        Args:
+            summarize: Gives the summary of messages, a text.
+            keep_last: The last messages that stay as they are; more where a tool group would be
+                cut, or a call is open.
+            through: Instead, sequence of the last event that the summary stands for.
+            keep: Sequences of messages up to there that stay in view.
+            strategy: Told in the event; likewise ``trigger``.
+            trigger: Why.
+            data: More to tell in the event's ``data``.
+            running: Ids of the tool calls that are open. None takes those that ``tool_calls`` has
+                as open or waiting, or if it has none at all those that nobody answered, unless the
+                model has answered the user since.
+            count: As for ``window``.
+
+        Returns:
+            What was appended; None when there is nothing to summarise.
+
+        Raises:
+            UsageError: ``through`` is no event of the path, cuts a tool group or covers an open
+                call; or ``summarize`` gave no text. Nothing was written, as with whatever
+                ``summarize`` raises.
+            AppendConflictError: The head is on a path meanwhile that ``through`` is not on.
+            SessionNotFoundError: No session of that name.
+        """
+        plan = self._plan_compaction(keep_last, through, keep, running, count)
+        if plan is None:
+            return None
+        summary = summarize(plan.window.messages)
+        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        self._store._submit(ack, WAIT_S)
+        return plan.done(ack.result(), summary)
+
+    async def compact_async(
+        self,
+        summarize: SummarizeAsync,
+        *,
+        keep_last: int = KEEP_LAST,
+        through: int | None = None,
+        keep: Sequence[int] = (),
+        strategy: str = "summary",
+        trigger: str = "manual",
+        data: dict[str, Any] | None = None,
+        running: Collection[str] | None = None,
+        count: Count | None = None,
+    ) -> Compaction | None:
+        """``compact`` from an event loop, where ``summarize`` may also be a coroutine function.
+
+        Reading is done on the store's pool, summarising on the loop.
+
+        Args:
+            summarize: Gives the summary, or an awaitable of it.
+            keep_last: See ``compact``; so are all others.
+            through: See ``compact``.
+            keep: See ``compact``.
+            strategy: See ``compact``.
+            trigger: See ``compact``.
+            data: See ``compact``.
+            running: See ``compact``.
+            count: See ``compact``.
+        """
+        plan = await self._store._on_pool(
+            self._plan_compaction, keep_last, through, keep, running, count
+        )
+        if plan is None:
+            return None
+        found = summarize(plan.window.messages)
+        summary = await found if inspect.isawaitable(found) else found
+        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        await self._store._submit_async(ack)
+        return plan.done(await ack, summary)
+
+    def compaction(self, leaf: int | str | None = None) -> Event | None:
+        """The compaction that views of a path apply; None when there is none.
+
+        Reads back to it, decoding compactions alone.
+        """
+        scan = PathScan(
+            self._store._log, self._name, None if leaf is None else self._event_at(leaf)
+        )
+        return _latest(scan)
+
+    async def compaction_async(self, leaf: int | str | None = None) -> Event | None:
+        """``compaction`` on the store's pool."""
+        return await self._store._on_pool(self.compaction, leaf)
+
+    def overflow(self, after: int | None = None) -> Events:
+        """Messages on the path to the head that roll-ups trimmed from the view, lazily.
+
+        They are there as long as they are not purged, so that whoever was to summarise them can
+        fetch them again after a crash.
+
+        Args:
+            after: Only those after this sequence; None for those that no compaction stands for.
+        """
+        if after is not None:
+            whole(after, "after", -1, POSITION_MAX)
+        return Events(_Overflow(self._store._log, self._name, after), self._store._pool)
+
+    # For the above
+
+    def _plan_compaction(
+        self,
+        keep_last: int,
+        through: int | None,
+        keep: Sequence[int],
+        running: Collection[str] | None,
+        count: Count | None,
+    ) -> _Plan | None:
+        whole(keep_last, "keep_last", 0, POSITION_MAX)
+        for each in items(keep, "keep"):
+            whole(each, "keep", 0, POSITION_MAX)
+        if running is None and self.tool_calls.list():
+            running = self._pending()  # who tells what becomes of calls need not be guessed at
+        scan = PathScan(self._store._log, self._name, None)
+        if scan.number is None:
+            raise SessionNotFoundError(f"no session {self._name[1]!r}")
+        if scan.leaf is None:
+            return None
+        scan.floor = 0  # what was trimmed is summarised too, unless an earlier one stands for it
+        window = collect(scan, Limits(None), Form(repair=False, count=count, is_counted=True))
+        covered = _covered(scan, window)
+        bounds = _Bounds(window.entries, running)
+        if through is None:
+            start = bounds.snapped(max(0, len(window.entries) - keep_last))
+            through = _last_before(scan, window.entries, start)
+        else:
+            if whole(through, "through", 0, POSITION_MAX) < covered:
+                raise UsageError(f"an earlier compaction stands for events up to {covered}")
+            if scan.find(through) is None:
+                raise UsageError(
+                    f"event {through} of session {self._name[1]!r} is not on the path to its head"
+                )
+            start = bounds.first_after(through)
+            if bounds.snapped(start) != start:
+                raise UsageError(
+                    f"a compaction through event {through} would cut a tool group, or cover a call "
+                    "that is open",
+                    hint="Name an event before the call, or leave `through` to the store.",
+                )
+        part = [entry for entry in window.entries[:start] if entry.sequence not in keep]
+        if (
+            through is None
+            or through < covered
+            or not any([entry.synthetic != "summary" for entry in part])
+        ):
+            return None
+        told = Window(part, scan.leaf)
+        regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
+        return _Plan(scan.number, through, told)
+
+    def _compaction_ack(
+        self,
+        plan: _Plan,
+        summary: Any,
+        keep: Sequence[int],
+        strategy: str,
+        trigger: str,
+        data: dict[str, Any] | None,
+        count: Count | None,
+    ) -> Ack:
+        if type(summary) is not str or not summary.strip():
+            raise UsageError("the summariser gave no text; nothing was written")
+        told = {
+            **({} if data is None else data),
+            "through": plan.through,
+            "keep": list(keep),
+            "strategy": strategy,
+            "trigger": trigger,
+            "compressed_count": len(plan.window.entries),
+            "total_tokens": plan.window.tokens,
+        }
+        counted = (estimate_tokens if count is None else count)(summary_message(summary))
+        draft = draft_event(
+            "compaction",
+            {"summary": summary, "data": told},
+            tokens=counted,
+            past=store_id(plan.number, plan.through),  # of this incarnation
+        )
+        return make_ack(self._name, (draft,), opening=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a compaction is to stand for.
+
+    Attributes:
+        number: Number of the session's incarnation.
+        through: Sequence of the last event.
+        window: What is to be summarised.
+    """
+
+    number: int
+    through: int
+    window: Window
+
+    def done(self, ack: Ack, summary: str) -> Compaction:
+        """It was appended."""
+        count = len(self.window.entries)
+        return Compaction(ack.last, self.through, summary, count, self.window.tokens)
+
+
+class _Bounds:
+    """Where a view may be cut in two (invariant 4).
+
+    Args:
+        entries: The view, as the log has it.
+        running: Ids of open calls, or None.
+    """
+
+    def __init__(self, entries: list[WindowEntry], running: Collection[str] | None) -> None:
+        self._entries = entries
+        self._spans: list[tuple[int, int]] = []  # of groups: first and last message
+        made: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        answered_since: int | None = None  # the last message of the model that follows a user's
+        is_asked = False
+        for index, entry in enumerate(entries):
+            tools = tools_of(entry.body)
+            results = [] if tools is None else tools.results
+            for named in results:
+                if named in made:
+                    self._spans.append((made[named], index))
+                    waiting.pop(named, None)
+            for call in [] if tools is None else tools.calls:
+                made[call.id] = waiting[call.id] = index
+            role = entry.body.get("role") if type(entry.body) is dict else None
+            if role == "user" and not results:
+                is_asked = True
+                asked = index
+            elif role == "assistant" and is_asked:
+                answered_since = asked
+        for named, index in waiting.items():
+            if running is None:
+                is_open = answered_since is None or answered_since < index
+            else:
+                is_open = named in running
+            if is_open:
+                self._spans.append((index, len(entries)))
+
+    def snapped(self, start: int) -> int:
+        """The last index up to one at which nothing is cut."""
+        while True:
+            cut = [first for first, last in self._spans if first < start <= last]
+            if not cut:
+                return start
+            start = min(cut)
+
+    def first_after(self, through: int) -> int:
+        """The index of the first message after an event."""
+        for index, entry in enumerate(self._entries):
+            is_summary = entry.synthetic == "summary"
+            if not is_summary and entry.sequence is not None and entry.sequence > through:
+                return index
+        return len(self._entries)
+
+
+def _last_before(scan: PathScan, entries: list[WindowEntry], start: int) -> int | None:
+    """Sequence of the last event on the path before a message of the view."""
+    if start == 0:
+        return None
+    if start == len(entries):
+        return scan.leaf
+    stop = entries[start].sequence
+    if entries[start].synthetic == "summary" or stop is None:
+        return None
+    for block in scan.blocks(stop):
+        return block.sequences[-1]
+    return None
+
+
+def _covered(scan: PathScan, window: Window) -> int:
+    """Sequence of the last event that a window's compaction stands for, -1 without one."""
+    event = None if window.compaction is None else scan.find(window.compaction)
+    return -1 if event is None else _through(scan, event)
+
+
+def _latest(scan: PathScan) -> Event | None:
+    for event in _compactions(scan):
+        boundary = boundary_of(event.body)
+        if boundary is None:
+            continue
+        if boundary.through is None:
+            return event
+        through = scan.resolve((boundary.through,), event.sequence).get(boundary.through)
+        if through is not None and scan.holds(through):
+            return event
+    return None
+
+
+def _compactions(scan: PathScan) -> Iterator[Event]:
+    for block in scan.blocks():
+        index = block.kinds.rfind(COMPACTION)
+        while index >= 0:
+            yield block.event(index)
+            index = block.kinds.rfind(COMPACTION, 0, index)
+
+
+def _through(scan: PathScan, compaction: Event) -> int:
+    """Sequence of the last event that a compaction stands for, -1 for none."""
+    boundary = boundary_of(compaction.body)
+    if boundary is None or boundary.through is None:
+        return -1
+    return scan.resolve((boundary.through,), compaction.sequence).get(boundary.through, -1)
+
+
+class _Overflow:
+    """Pages of the messages of the path to the head that are trimmed from the view."""
+
+    def __init__(self, log: Log, name: Name, after: int | None) -> None:
+        self._log = log
+        self._name = name
+        self._after = after
+        self._pager: PathPager | None = None
+        self._stop = 0
+
+    def _begin(self) -> PathPager:
+        scan = PathScan(self._log, self._name, None)
+        after = self._after
+        if after is None:
+            latest = _latest(scan) if scan.floor else None
+            after = -1 if latest is None else _through(scan, latest)
+        self._stop = scan.floor
+        leaf = -1 if scan.leaf is None or not scan.floor else scan.leaf
+        return PathPager(self._log, self._name, leaf, after + 1)
+
+    def next_page(self) -> list[Event]:
+        """See ``reading.Pager``."""
+        if self._pager is None:
+            self._pager = self._begin()
+        while self._pager.following < self._stop:
+            page = self._pager.next_page()
+            if not page:
+                break
+            found = [
+                event
+                for event in page
+                if event.kind_code == MESSAGE and event.sequence < self._stop
+            ]
+            if found:
+                return found
+        return []

@@ -1,0 +1,231 @@
+"""Tool calls and their results in messages of the common shapes, and groups of them; pure.
+
+========== ============================================ ==========================================
+shape      a call                                       a result
+========== ============================================ ==========================================
+openai     ``tool_calls``: id, function                 role ``tool``, ``tool_call_id``
+agentium   ``toolCalls``: id, name, arguments           role ``tool``, ``toolCallId``
+anthropic  block ``tool_use``: id, name, input          block ``tool_result``, ``tool_use_id``
+prism      block ``tool_call``: id, name, arguments     block ``tool_result``, ``toolCallId``
+agentrail  block ``toolCall``: id, name, arguments      role ``toolResult``, ``toolCallId``
+========== ============================================ ==========================================
+
+Invariants:
+    1. A group is a message with calls and the messages that answer them; nothing else is in it.
+    2. No message is changed; one that loses blocks is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.estimate import MEDIA_TYPES, is_media
+
+NO_RESULT: Final = "No result: the tool call was not completed."
+"""What a synthetic result says."""
+
+MENTION: Final = b"tool"
+"""What is in the bytes of every message that has to do with tools."""
+
+_BLOCKS: Final = {"tool_use": "anthropic", "tool_call": "prism", "toolCall": "agentrail"}
+_RESULT_ROLES: Final = ("tool", "toolResult")
+_RESULT_IDS: Final = ("tool_call_id", "toolCallId", "tool_use_id")
+
+
+assert all([MENTION.decode() in each for each in (*_BLOCKS, *_RESULT_ROLES)])
+
+
+@dataclass(slots=True)
+class Call:
+    """One tool call.
+
+    Attributes:
+        id: What its result names.
+        name: The tool's name, as far as it is told.
+        shape: How the message tells it.
+    """
+
+    id: str
+    name: str
+    shape: str
+
+
+@dataclass(slots=True)
+class Tools:
+    """What a message has to do with tools.
+
+    Attributes:
+        calls: The calls that it makes.
+        results: Ids of the calls that it answers.
+        has_more: Whether it also says something else than results.
+    """
+
+    calls: list[Call]
+    results: list[str]
+    has_more: bool
+
+
+def tools_of(body: Any) -> Tools | None:
+    """What a message has to do with tools; None for nothing."""
+    if type(body) is not dict:
+        return None
+    content = body.get("content")
+    role = body.get("role")
+    if (
+        type(content) is not list
+        and role not in _RESULT_ROLES
+        and "tool_calls" not in body
+        and "toolCalls" not in body
+    ):
+        return None
+    calls: list[Call] = []
+    results: list[str] = []
+    has_more = False
+    for key, shape in (("tool_calls", "openai"), ("toolCalls", "agentium")):
+        listed = body.get(key)
+        for each in listed if type(listed) is list else ():
+            _add_call(calls, each, shape)
+    if role in _RESULT_ROLES:
+        named = _named(body, _RESULT_IDS)
+        if named is not None:
+            return Tools(calls, [named], False)
+    for block in content if type(content) is list else ():
+        kind = block.get("type") if type(block) is dict else None
+        if kind in _BLOCKS:
+            _add_call(calls, block, _BLOCKS[kind])
+        elif kind == "tool_result":
+            named = _named(block, _RESULT_IDS)
+            if named is not None:
+                results.append(named)
+        else:
+            has_more = True
+    if not calls and not results:
+        return None
+    return Tools(calls, results, has_more)
+
+
+def _add_call(calls: list[Call], told: Any, shape: str) -> None:
+    if type(told) is not dict or type(told.get("id")) is not str:
+        return
+    function = told.get("function")
+    name = function.get("name") if type(function) is dict else told.get("name")
+    calls.append(Call(told["id"], name if type(name) is str else "", shape))
+
+
+def _named(told: dict[str, Any], keys: tuple[str, ...]) -> str | None:
+    for key in keys:
+        if type(told.get(key)) is str:
+            found: str = told[key]
+            return found
+    return None
+
+
+def synthetic_result(call: Call) -> dict[str, Any]:
+    """A message that answers a call nobody answered, in the shape of the call."""
+    if call.shape == "openai":
+        return {"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}
+    if call.shape == "agentium":
+        return {"role": "tool", "toolCallId": call.id, "content": NO_RESULT}
+    if call.shape == "anthropic":
+        block = {"type": "tool_result", "tool_use_id": call.id, "content": NO_RESULT}
+        return {"role": "user", "content": [{**block, "is_error": True}]}
+    if call.shape == "prism":
+        block = {"type": "tool_result", "toolCallId": call.id, "name": call.name}
+        return {"role": "tool", "content": [{**block, "error": NO_RESULT}]}
+    return {
+        "role": "toolResult",
+        "toolCallId": call.id,
+        "toolName": call.name,
+        "content": [{"type": "text", "text": NO_RESULT}],
+        "isError": True,
+    }
+
+
+def without_results(body: dict[str, Any], ids: Collection[str]) -> dict[str, Any]:
+    """A message without the blocks that answer these calls."""
+    kept = [
+        block
+        for block in body["content"]
+        if not (
+            type(block) is dict
+            and block.get("type") == "tool_result"
+            and _named(block, _RESULT_IDS) in ids
+        )
+    ]
+    return {**body, "content": kept}
+
+
+def without_media(body: Any) -> Any:
+    """A message with a word in place of each medium; the same one when it has none."""
+    content = body.get("content") if type(body) is dict else None
+    if type(content) is not list:
+        return body
+    kept = [_plain_block(block) for block in content]
+    if all([new is old for new, old in zip(kept, content, strict=True)]):
+        return body
+    return {**body, "content": kept}
+
+
+def _plain_block(block: Any) -> Any:
+    if is_media(block):
+        what = next(each for each in ("image", "audio", "video", "") if each in block["type"])
+        return {"type": "text", "text": f"[{what or 'file'} left out]"}
+    if type(block) is dict and block.get("type") == "tool_result":
+        return without_media(block)
+    return block
+
+
+assert "image" in MEDIA_TYPES
+
+
+@dataclass(slots=True)
+class Grouped:
+    """Messages in whole groups.
+
+    Attributes:
+        groups: Indexes of the messages of each group, in order, and the calls nobody answered.
+        orphans: By index of a message, the calls that it answers and that are not there.
+    """
+
+    groups: list[tuple[list[int], list[Call]]]
+    orphans: dict[int, list[str]]
+
+
+def group(tools: list[Tools | None]) -> Grouped:
+    """Put messages with tool calls and those that answer them together.
+
+    A message is a group of its own when it makes no call. An id may be used again: a result answers
+    the last call of its id before it.
+
+    Args:
+        tools: Of each message what it has to do with tools.
+    """
+    groups: list[tuple[list[int], list[Call]]] = []
+    orphans: dict[int, list[str]] = {}
+    owners: dict[str, int] = {}  # the group of the last call with an id
+    for index, each in enumerate(tools):
+        if each is None:
+            groups.append(([index], []))
+            continue
+        missing = [named for named in each.results if named not in owners]
+        if missing:
+            orphans[index] = missing
+        answered = [named for named in each.results if named in owners]
+        if answered and not each.calls:
+            number = owners[answered[-1]]
+            groups[number][0].append(index)
+        elif each.calls or each.has_more or not each.results:
+            number = len(groups)
+            groups.append(([index], list(each.calls)))
+        for named in answered:
+            left = groups[owners[named]][1]
+            left[:] = [call for call in left if call.id != named]
+        for call in each.calls:
+            owners[call.id] = number
+    return Grouped(groups, orphans)
+
+
+Count = Callable[[Any], int]
+"""Counts the tokens of a message."""
