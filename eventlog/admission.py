@@ -17,10 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from hashlib import blake2b
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from xxhash import xxh3_64_digest
@@ -29,6 +26,7 @@ from eventlog.ack import Ack, Draft, Removal, Terms, Version, event_of
 from eventlog.body import encode_plain
 from eventlog.branching import Opening
 from eventlog.content import same_content
+from eventlog.digests import content_digest, id_digest, key_digest
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
@@ -40,7 +38,6 @@ from eventlog.errors import (
     SessionNotFoundError,
     StorageFullError,
     TrimmedError,
-    TurnlogError,
     UsageError,
 )
 from eventlog.index import LooseIndex, Name, SessionState
@@ -48,6 +45,7 @@ from eventlog.keys import U64
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.linking import ROOT, DraftBranches, Linker, Links
 from eventlog.order import next_link
+from eventlog.plan import Plan
 from eventlog.record import (
     BELONGS,
     CONTROL,
@@ -63,16 +61,13 @@ from eventlog.record import (
     Record,
     change_tail,
     decode_record,
-    recorded_of,
     seal_record,
 )
 from eventlog.removal import Removed
 from eventlog.rollup import ROLLS_UP, kept_entry
 from eventlog.rows import NO_SEQUENCE, KeyedResult, SessionRow
 
-DIGEST_BYTES = 16
 ADMIT_SLICE = 32  # appends between two looks at the clock
-MERGE_SLICE = 256
 _FIRST_OF_COMMIT = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
 _FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
 _KEYED = int(Flag.KEYED)
@@ -133,113 +128,6 @@ class Lookups(Protocol):
 
     def add_references(self, name: str, addresses: Sequence[bytes]) -> None:
         """Count references to blobs that ``require_blobs`` found."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a commit writes, and how memory changes after it.
-
-    ``records`` and ``states`` run in parallel, one entry per position from ``first`` on.
-    """
-
-    first: int
-    recorded_us: int
-    link: bytes
-    records: list[tuple[bytes, bytes]] = field(default_factory=list)
-    states: list[SessionState] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    placed: list[Ack] = field(default_factory=list)
-    repeated: list[Ack] = field(default_factory=list)
-    refused: list[tuple[Ack, TurnlogError]] = field(default_factory=list)
-    created: list[SessionState] = field(default_factory=list)
-    block_links: list[tuple[int, bytes]] = field(default_factory=list)
-    keys: dict[tuple[int, bytes], KeyedResult] = field(default_factory=dict)
-    ids: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
-    full: TurnlogError | None = None  # why nothing may be written, only repeats be told
-    keeps_times: bool = False  # an event came with its recorded time
-    removed: list[Removed] = field(default_factory=list)
-    linked: list[SessionState] = field(default_factory=list)  # whose branches were looked at
-
-    @property
-    def last(self) -> int:
-        """The last position after the commit."""
-        return self.first + len(self.records) - 1
-
-    def merge(self, index: LooseIndex, pause: Callable[[], None]) -> None:
-        """Take the committed batch into memory."""
-        records, states, sequences = self.records, self.states, self.sequences
-        with index.lock:
-            if index.position >= self.last:
-                # A reader that followed another process's commit read ours on its way.
-                for state in self.linked:
-                    state.reset()
-                return
-            first = index.position + 1
-            for state in self.linked:
-                state.keep_branches()
-            for start in range(0, len(records), MERGE_SLICE):
-                stop = start + MERGE_SLICE
-                for state, sequence, position, record in zip(
-                    states[start:stop],
-                    sequences[start:stop],
-                    range(first + start, first + stop),
-                    records[start:stop],
-                    strict=False,
-                ):
-                    loose = state.loose
-                    loose.records[sequence] = record[1]
-                    loose.positions.append(position)
-                pause()
-            sizes = [len(record[1]) for record in records]
-            size = sum(sizes)
-            index.hot += states
-            index.hot_sequences.extend(sequences)
-            index.hot_sizes.extend(sizes)
-            index.hot_bytes += size
-            index.kept_bytes += size
-            index.position += len(records)
-            frequency = index.frequency
-            recorded_us = self.recorded_us
-            for state, place in dict(zip(states, range(len(records)), strict=True)).items():
-                state.keep_draft()
-                state.last_position = first + place
-                state.last_recorded_us = (
-                    recorded_of(records[place][1]) if self.keeps_times else recorded_us
-                )
-                if len(state.loose.positions) >= frequency and not state.is_due:
-                    index.mark_due(state)
-            for (number, digest), result in self.keys.items():
-                index.add_key(index.states[number], digest, result)
-            for hashed, (number, sequence, position) in self.ids.items():
-                index.add_id(position, hashed, number, sequence)
-            index.forget()
-
-    def stored(self, state: SessionState) -> Iterator[bytes]:
-        """The stored records of a session, in order."""
-        return (
-            value
-            for each, (_, value) in zip(self.states, self.records, strict=True)
-            if each is state
-        )
-
-    def placed_of(self, state: SessionState) -> list[tuple[int, bytes]]:
-        """Sequence and stored record of what was placed of a session, in order."""
-        return [
-            (sequence, value)
-            for each, sequence, (_, value) in zip(
-                self.states, self.sequences, self.records, strict=True
-            )
-            if each is state
-        ]
-
-    def drop(self, index: LooseIndex) -> None:
-        """Forget the batch: nothing of it was written."""
-        with index.lock:
-            for state in {*self.states, *self.linked}:
-                state.reset()
-            for state in self.created:
-                index.states.pop(state.number, None)
-                index.names.pop(state.name, None)
 
 
 class Admission:
@@ -817,30 +705,3 @@ def extend_map(encoded: bytes, entries: list[bytes]) -> bytes:
     count = (encoded[0] & 0x1F) + len(entries) if encoded else len(entries)
     assert count < 24 and (not encoded or encoded[0] >> 5 == 5)
     return bytes([0xA0 | count]) + encoded[1:] + b"".join(entries)
-
-
-def key_digest(secret: bytes, key: str) -> bytes:
-    """Keyed digest of an idempotency key."""
-    return _digest(secret, b"turnlog-key", key.encode())
-
-
-def content_digest(secret: bytes, content: bytes) -> bytes:
-    """Keyed digest of an append's canonical content."""
-    return _digest(secret, b"turnlog-body", content)
-
-
-def id_digest(secret: bytes, caller_id: str) -> bytes:
-    """Keyed digest of a caller's id."""
-    return _digest(secret, b"turnlog-id", caller_id.encode())
-
-
-@lru_cache(maxsize=4096)
-def _keyed(secret: bytes, person: bytes) -> blake2b:
-    """The hash after its key block, which a copy need not compute again."""
-    return blake2b(digest_size=DIGEST_BYTES, key=secret, person=person)
-
-
-def _digest(secret: bytes, person: bytes, data: bytes) -> bytes:
-    state = _keyed(secret, person).copy()
-    state.update(data)
-    return state.digest()

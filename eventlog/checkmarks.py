@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from eventlog.admission import id_digest
 from eventlog.checked import CheckedSession
+from eventlog.digests import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.findings import FINDINGS_MAX, CheckReport
 from eventlog.idrows import IdPlace

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from eventlog import reclaim, removal
 from eventlog.ack import Ack
-from eventlog.admission import Admission, Plan
+from eventlog.admission import Admission
 from eventlog.dictionary import Dictionary
 from eventlog.environment import Environment
 from eventlog.errors import (
@@ -38,6 +38,7 @@ from eventlog.limits import COMMIT_MERGE_BYTES_MAX
 from eventlog.lookups import TenantSecrets, TransactionLookups
 from eventlog.merging import Merges, Merging
 from eventlog.order import block_first, block_of, encode_block
+from eventlog.plan import Plan
 from eventlog.removal import Removals
 from eventlog.rows import CommitRecord
 from eventlog.sealing import Sealing, is_overdue, seal

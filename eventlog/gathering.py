@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from eventlog import columns
-from eventlog.admission import id_digest
 from eventlog.decoded import EXTENSION_BYTE, HEAD_BYTES
+from eventlog.digests import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.inline import InlineProjection, changes_of
 from eventlog.keys import PAIR, U64

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from eventlog.absent import require_absent
 from eventlog.ack import Version
-from eventlog.admission import id_digest
 from eventlog.blobtable import References
 from eventlog.branching import Opening
 from eventlog.branchrows import sealed_opening, sealed_tip
+from eventlog.digests import id_digest
 from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.inline import InlineProjection, state_key

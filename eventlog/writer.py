@@ -26,7 +26,6 @@ from queue import Empty, SimpleQueue
 from lmdb import Error as LmdbError
 
 from eventlog.ack import REFUSED, Ack, settle
-from eventlog.admission import Plan
 from eventlog.blobcollect import Collection, is_due, told
 from eventlog.blobtable import Damaged
 from eventlog.commit import CommitMachine, Step
@@ -50,6 +49,7 @@ from eventlog.limits import (
     SLICE_US,
 )
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
+from eventlog.plan import Plan
 from eventlog.sealing import is_overdue, under_pressure
 from eventlog.seams import CLOCK
 from eventlog.segmentcache import SegmentCache

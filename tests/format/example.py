@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.drafting import draft_event, draft_message
 from engine.events import Event
 from engine.export import event_to_line
-from eventlog.admission import id_digest
+from eventlog.digests import id_digest
 from eventlog.idrows import IdDirectory, IdRun, encode_blocks, encode_filter, table_of, words_for
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.order import next_link

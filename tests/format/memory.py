@@ -7,10 +7,11 @@ from typing import Any
 
 from engine.drafting import draft_event, draft_message, encode_opening, make_ack
 from eventlog.ack import Ack, Draft, settle
-from eventlog.admission import Admission, Plan
+from eventlog.admission import Admission
 from eventlog.errors import TurnlogError
 from eventlog.index import LooseIndex, Name, SessionState
 from eventlog.keys import U64
+from eventlog.plan import Plan
 from eventlog.record import Record, decode_record
 from eventlog.rows import NO_LINK, SECRET_BYTES, KeyedResult, SessionRow
 

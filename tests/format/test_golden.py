@@ -10,12 +10,12 @@ import pytest
 
 from engine.drafting import draft_event
 from engine.export import escape, unescape
-from eventlog.admission import content_digest, id_digest, key_digest
 from eventlog.blob import content_address
 from eventlog.body import canonical_bytes, decode_body, encode_body
 from eventlog.chunk import PREFIX_BYTES as CHUNK_PREFIX_BYTES
 from eventlog.columns import WORDS
 from eventlog.content import fingerprint_of
+from eventlog.digests import content_digest, id_digest, key_digest
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import hot_table
 from eventlog.keys import name_key

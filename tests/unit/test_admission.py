@@ -16,11 +16,10 @@ from eventlog.ack import Ack, Draft
 from eventlog.admission import (
     Admission,
     extend_map,
-    id_digest,
-    key_digest,
     signed_head,
 )
 from eventlog.body import decode_body, decode_marks, encode_plain
+from eventlog.digests import id_digest, key_digest
 from eventlog.errors import (
     AppendConflictError,
     CorruptionError,
