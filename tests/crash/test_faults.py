@@ -297,7 +297,8 @@ def judged(forks: ForkServer, folder: Path, path: Path, journals: list[Path]) ->
     child.log.unlink(missing_ok=True)
     if status == 0:
         return "right"
-    last = said.strip().splitlines()[-1] if said.strip() else ""
+    lines = [line for line in said.strip().splitlines() if not line.startswith("Hint: ")]
+    last = lines[-1] if lines else ""
     noticed = last.startswith("eventlog.errors.") or "I10: check finds" in last
     return "noticed" if status == 1 and noticed else f"status {status}: {said}"
 
