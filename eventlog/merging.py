@@ -248,7 +248,7 @@ def _merge_session(
         pause()
         for old, _, _ in found[start : stop - 1]:
             tables.remove_segment(old)
-        tables.put_segments([(key, value)])
+        tables.replace_segment(key, value)  # its newest one may be of this transaction
         row.segments -= stop - start - 1
         done.rows[number] = row
         done.content_bytes += size

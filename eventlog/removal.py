@@ -410,6 +410,7 @@ def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes
                         segment.prefix.messages_before
                         + sum([record.kind_code == MESSAGE for record in records[:start]]),
                     )
-                    cursor.put(*encode_segment(run))
+                    tables.replace_segment(*encode_segment(run))
+                    cursor.set_range(key)
             found = cursor.next()
     return count

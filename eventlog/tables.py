@@ -463,6 +463,15 @@ class WriteTables(ReadTables):
         """Store segments; keys rising."""
         self._put_rising("segment", items)
 
+    def replace_segment(self, key: bytes, value: bytes) -> None:
+        """Put a segment in place of one that may have been put in the same transaction.
+
+        LMDB would leave a smaller value in the pages of the larger one, where whoever walks the
+        file without it takes the pages that are too many for damage.
+        """
+        self.remove_segment(key)
+        self.put_segments([(key, value)])
+
     def remove_segment(self, key: bytes) -> None:
         """Remove a segment whose events are in another one now."""
         self.transaction.delete(key, db=self.tables["segment"])

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lmdb.verify import verify as verify_structure
 
 from engine import Store
 from eventlog import reclaim
 from eventlog.errors import QuotaExceededError, SessionGoneError, SessionNotFoundError
+from eventlog.keys import U64
 from eventlog.limits import HOT_TABLE_POSITIONS
+from eventlog.raw import DATA_FILE
+from eventlog.removal import _shorten
+from eventlog.rows import CommitRecord
+from eventlog.tables import WriteTables
 
 SECRET = "kanarienvogel-4711"
 
@@ -395,3 +402,33 @@ def test_what_is_left_beside_deleted_sessions_is_exported_and_loaded(
     other = checked_store(tmp_path / "two")
     assert other.load(map(json.loads, lines)).loaded == 4
     assert list(other.export_lines(other.read())) == lines
+
+
+class _Shrink:
+    """A task that puts a segment again and then one without its first event in its place."""
+
+    def __init__(self, number: int) -> None:
+        self.done = False
+        self._number = number
+
+    def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord:
+        rows = list(tables.rows("segment", U64.pack(self._number)))
+        tables.put_segments(rows)
+        _shorten(tables, self._number, 1, [])
+        self.done = True
+        return record
+
+
+def test_a_segment_that_shrinks_in_the_transaction_that_wrote_it_is_no_damage(
+    store_path: Path,
+) -> None:
+    """LMDB kept the smaller value in the pages of the larger one, and the walk over all pages that
+    backups and ``verify=True`` make took these for damage: a store in use had no backup.
+    """
+    with Store.open(store_path, snapshot_frequency=2) as store:
+        call = store.session("call")
+        call.append_many([{"data": random.Random(1).randbytes(9_000)}, {"n": 1}]).result(60)
+        store.flush()
+        store._log.writer.run(_Shrink(1))
+    found = verify_structure(str(store_path / DATA_FILE), subdir=False)  # type: ignore[no-untyped-call]
+    assert not found
