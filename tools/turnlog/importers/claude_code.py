@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turnlog.importers.model import (
+    NO_TYPE,
     BadRecordError,
     Damage,
     Mend,
@@ -31,7 +32,7 @@ from turnlog.importers.model import (
     split_large,
     without,
 )
-from turnlog.importers.records import Record, line_records
+from turnlog.importers.records import line_records
 from turnlog.importers.times import iso_us
 from turnlog.importers.tree import Node, grow, id_of, key_of
 
@@ -47,13 +48,18 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
     bad: list[Mend] = []
     last_line = 0
     for record in line_records(path):
-        if isinstance(record, Record):
-            nodes.append(_node(record.value, record.first_line))
-            last_line = record.last_line
-        elif record.line is None:
-            yield record
+        if isinstance(record, Damage):
+            line, reason = record.line, record.reason
         else:
-            bad.append(Mend("record", record.line, f"{record.reason}; the line is left out"))
+            line = record.first_line
+            reason = "" if _is_record(record.value) else NO_TYPE
+        if line is None:
+            yield Damage(str(path), None, None, reason)
+        elif isinstance(record, Damage) or reason:
+            bad.append(Mend("record", line, f"{reason}; the line is left out"))
+        else:
+            nodes.append(_node(record.value, line))
+            last_line = record.last_line
     if not nodes:
         for mend in bad:
             yield Damage(str(path), mend.line, None, mend.reason)
@@ -94,6 +100,10 @@ def _name(path: Path, first: dict[str, Any]) -> str:
 def _text_of(name: str) -> str:
     # A file name may hold bytes that are no UTF-8; a session name may not.
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("type"), str) or value.get("uuid") is not None
 
 
 def _record(node: Node) -> dict[str, Any]:

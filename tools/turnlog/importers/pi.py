@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turnlog.importers.model import (
+    NO_TYPE,
     BadRecordError,
     Damage,
     Mend,
@@ -51,10 +52,15 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
     first = last = 0
     for number, record in enumerate(line_records(path)):
         if isinstance(record, Damage):
-            if record.line is None:
-                yield record
-            else:
-                bad.append(Mend("record", record.line, f"{record.reason}; the line is left out"))
+            line, reason = record.line, record.reason
+        else:
+            line = record.first_line
+            reason = "" if isinstance(record.value.get("type"), str) else NO_TYPE
+        if line is None:
+            yield Damage(str(path), None, None, reason)
+            continue
+        if isinstance(record, Damage) or reason:
+            bad.append(Mend("record", line, f"{reason}; the line is left out"))
             continue
         entry = record.value
         first, last = first or record.first_line, record.last_line
