@@ -21,7 +21,7 @@ from eventlog.limits import POSITION_MAX
 
 EventName = int | str
 """A sequence, or an event's id."""
-_NAMES: Final = {"through": "throughEntryId", "keep": "keepEntryIds"}
+NAMES: Final = {"through": "throughEntryId", "keep": "keepEntryIds"}
 _KEPT_MAX: Final = 10_000  # events that one compaction keeps beside those after it
 
 
@@ -81,7 +81,7 @@ def _boundary(body: Any) -> Boundary | None:
 
 
 def _part(data: dict[str, Any], name: str) -> tuple[Any, str]:
-    other = _NAMES[name]
+    other = NAMES[name]
     found = data.get(name)
     if found is None and data.get(other) is not None:
         return data[other], f"$.data.{other}"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.artifacts import content_addresses, contents_of
+from engine.belonging import is_on
+from engine.boundary import EventName
+from engine.copying import Copied, summed
 from engine.drafting import draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS, Event, opening_of
-from engine.facts import ALIAS, LABEL
 from engine.fold import Fold, read_base
-from engine.kinds import CONTROLS
+from engine.kinds import COMPACTION, CONTROLS
+from engine.pathscan import PathScan
 from engine.reading import SessionPager
-from engine.spaces import KINDS, Space
+from engine.spaces import KINDS, SPACES, Space
 from eventlog.ack import Draft
 from eventlog.errors import (
     AppendConflictError,
@@ -21,7 +26,7 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import BRANCH_NAME, CONTROL, HEAD_MOVE, LINK
+from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, LINK
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -96,7 +101,7 @@ class _Copies:
         self._number = number
         self._last = last
         self._leaf = leaf
-        self._places: dict[int, int] = {}  # sequences of copies, by those of the originals
+        self._copied = Copied(number, 0)
         self._head: int | None = None  # of the copies
         self._made = 0
 
@@ -108,6 +113,7 @@ class _Copies:
                 raise SessionNotFoundError(f"no session {session.name!r}")
             first = past.first
             base = read_base(past) if first else None
+        self._copied.first = first
         on_path: set[int] | None = None
         if self._leaf is not None:
             if self._leaf < first:
@@ -133,43 +139,63 @@ class _Copies:
         yield draft_event(Space.FACTS.title, {"set": source}, loading=True)
 
     def _of_base(self, base: Fold) -> Iterator[Draft]:
-        """What purged events added up to, each space in one event."""
-        for space, values in sorted(base.spaces.items()):
-            if KINDS[space] in _STAYS or not values:
-                continue
-            body: dict[str, Any] | None
-            body = {"set": {key: each.value() for key, each in values.items()}}
-            if space is Space.FACTS:
-                body = self._facts(body)
+        """What purged events added up to."""
+        session = self._session
+        addresses = content_addresses(session._store, session._name, contents_of(base))
+        path = None if self._leaf is None else session._stretches(self._leaf)
+        for change in summed(base, lambda value: is_on(path, value)):
+            body: dict[str, Any] | None = change.body
+            blobs: tuple[bytes, ...] = ()
+            if change.space is Space.FACTS:
+                body = self._copied.facts(change.body)
+            elif change.contents:
+                # A content that is missing is missing for the copy, too.
+                found = [addresses.get(name) for _, name in change.contents]
+                blobs = tuple([address for address in found if address is not None])
             if body is not None:
+                self._copied.steps.update(dict.fromkeys(change.steps, self._made))
                 self._made += 1
-                yield draft_event(space.title, body, loading=True)
+                yield draft_event(change.space.title, body, blobs=blobs, loading=True)
 
     def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
         code = event.kind_code
         body = event.body
         parent: int | None = None
+        copied = self._copied
+        places = copied.places
         if code < CONTROL:
             if on_path is not None and event.sequence not in on_path:
                 return None
-            follows = None if event.parent is None else self._places.get(event.parent)
+            follows = None if event.parent is None else places.get(event.parent)
             if follows != self._head:
                 parent = _ROOT if follows is None else follows
-            self._places[event.sequence] = self._head = self._made
+            places[event.sequence] = self._head = self._made
+            if code == COMPACTION:
+                body = copied.compaction(body, partial(self._resolve, event.sequence))
         elif code in _STAYS or (on_path is not None and code in (HEAD_MOVE, BRANCH_NAME)):
             return None
         elif code == HEAD_MOVE:
-            follows = None if event.parent is None else self._places.get(event.parent)
+            follows = None if event.parent is None else places.get(event.parent)
             parent = _ROOT if follows is None else follows
             self._head = follows
         elif code == BRANCH_NAME and event.parent is not None:
-            parent = self._places.get(event.parent)
+            parent = places.get(event.parent)
             if parent is None:
                 return None
         elif code == LINK:
-            body = self._link(body)
+            body = copied.link(body)
         elif code == KINDS[Space.FACTS]:
-            body = self._facts(body)
+            body = copied.facts(body)
+        elif code in SPACES:
+            body = copied.change(SPACES[code], body)
+            copied.steps[event.sequence] = self._made
+            if code in BELONGS and event.parent is not None:
+                parent = places.get(event.parent)
+                is_purged = event.parent < copied.first
+                if parent is None and on_path is not None and not is_purged:
+                    return None
+                if parent == self._head:
+                    parent = None  # and it is on the branch that the head is on
         if body is None and code in (LINK, KINDS[Space.FACTS]):
             return None
         return draft_event(
@@ -187,33 +213,7 @@ class _Copies:
             loading=True,
         )
 
-    def _link(self, body: Any) -> dict[str, Any] | None:
-        """A link between the copies; None where one of them is not there."""
-        answered = self._places.get(body["event"])
-        answers = [self._places[each] for each in body["answers"] if each in self._places]
-        if answered is None or not answers:
-            return None
-        return {**body, "event": answered, "answers": answers}
-
-    def _facts(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        """A change of facts as the clone has it; None for nothing.
-
-        Without aliases, which one session has at a time, and with labels on the copies.
-        """
-        changes = body.get("set", {})
-        keys = {key: self._fact_key(key) for part in body.values() for key in part}
-        kept = {new: changes[key] for key, new in keys.items() if new and key in changes}
-        deleted = [new for key, new in keys.items() if new and key not in changes]
-        changed: dict[str, Any] = {"set": kept} if kept else {}
-        if deleted:
-            changed["delete"] = deleted
-        return changed or None
-
-    def _fact_key(self, key: str) -> str | None:
-        if key.startswith(ALIAS):
-            return None
-        on, dot, name = key.removeprefix(LABEL).partition(".")
-        if not key.startswith(LABEL) or not on or not dot:
-            return key
-        copied = self._places.get(int(on))
-        return None if copied is None else f"{LABEL}{copied}.{name}"
+    def _resolve(self, compaction: int, names: Collection[EventName]) -> Mapping[EventName, int]:
+        session = self._session
+        scan = PathScan(session._store._log, session._name, compaction)
+        return scan.resolve(names, compaction)

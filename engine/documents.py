@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DIGEST_DIGITS: Final = 32
 _WRITTEN: Final = "="
-_APPENDED: Final = "+"
+APPENDED: Final = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Documents(DocumentsAt):
         return self._change(
             digest,
             {digest: name, digest + _WRITTEN: text},
-            [key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(_APPENDED)],
+            [key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(APPENDED)],
             expected_version,
             idempotency_key,
             wait,
@@ -163,7 +163,7 @@ class Documents(DocumentsAt):
             wait: See ``write``.
         """
         digest = _checked(name, text)
-        appended = {digest + _APPENDED: text}
+        appended = {digest + APPENDED: text}
         return self._change(
             digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
         )
@@ -244,7 +244,7 @@ def _text(digest: str, values: Any) -> str:
     written: StoredVariable | None = values.get(digest + _WRITTEN)
     after = -1 if written is None else written.sequence
     parts = ["" if written is None else _string(written)]
-    prefix = digest + _APPENDED
+    prefix = digest + APPENDED
     parts += [
         _string(values[key])
         for key in sorted(values)

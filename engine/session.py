@@ -250,8 +250,6 @@ class Session(Compacting):
             ack: See ``append``.
             wait: See ``append``.
         """
-        if kind in SIDE:
-            self._store._require_version(2, f"events of kind {kind}")
         draft = draft_event(
             kind,
             body,
@@ -266,6 +264,8 @@ class Session(Compacting):
             blobs=self._addresses(blobs),
             parent=self._parent(parent),
         )
+        if kind in SIDE:
+            self._store._require_version(2, f"events of kind {kind}")
         return self._submit((draft,), expected_head, idempotency_key, ack, wait)
 
     def append_many(

@@ -167,13 +167,17 @@ def records_of(fold: Fold | None, scope: str, user_id: str | None) -> list[Usage
     Args:
         fold: The session's.
         scope: The scope.
-        user_id: The session's user, whose records without a user are.
+        user_id: The user that the session was created with. Records without a user are that
+            one's, or the one's that the facts tell since.
 
     Raises:
         CorruptionError: A record was loaded that ``record_usage`` cannot have written.
     """
     found: list[UsageRecord] = []
     values = values_in(fold, Space.USAGE)
+    told = values_in(fold, Space.FACTS).get("user_id") if values else None
+    if told is not None:
+        user_id = told.value()
     for key in sorted(values):
         stored = values[key]
         value = value_of(stored, scope=str)

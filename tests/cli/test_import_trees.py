@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from engine import Event, Session, Store
+from engine.modelview import summary_message
 from turnlog.exits import ExitCode
 
 Raw = dict[str, Any]
@@ -148,6 +149,7 @@ def swe_agent(file: Path) -> Iterator[RawTree]:
     yield tree
 
 
+BESIDE = ("annotation", "head_move", "usage")
 SOURCES = {
     "claude-code-sessions-a": (claude_code, ("uuid",)),
     "chat-export-trees": (chat_exports, ("id", "messageId")),
@@ -186,7 +188,7 @@ def tenant_of(tree: RawTree) -> str:
 
 
 def check_tree(session: Session, tree: RawTree, keys: tuple[str, ...]) -> int:
-    history = [each for each in session.events() if each.kind not in ("annotation", "head_move")]
+    history = [each for each in session.events() if each.kind not in BESIDE]
     ids = {each.sequence: own_id(each, place, keys) for place, each in enumerate(history)}
     followed = {each.parent for each in history}
     leaves = [each.sequence for each in history if each.sequence not in followed]
@@ -256,23 +258,30 @@ def test_the_raw_records_of_claude_code_can_be_made_again(
     with Store.open(tmp_path / "store", create=False) as store:
         for file in files:
             (tree,) = claude_code(file)
-            assert [_record(event) for event in store.session(tree.session).events()] == list(
-                lines_in(file)
-            )
+            events = list(store.session(tree.session).events())
+            used = {
+                event.parent: event.body["append"][""]["extra"]
+                for event in events
+                if event.kind == "usage"
+            }
+            records = [_record(event, used) for event in events if event.kind != "usage"]
+            assert records == list(lines_in(file))
 
 
-def _record(event: Event) -> Any:
+def _record(event: Event, used: dict[int | None, Any]) -> Any:
     if event.kind != "message":
         return event.body
     body = dict(event.body)
     rest = {**(event.metadata or {}), **body.pop("beside", {})}
     if "usage" in rest:
         body["usage"] = rest.pop("usage")
+    if event.sequence in used:
+        body["usage"] = used[event.sequence]
     return {**rest, "message": body}
 
 
 @pytest.mark.corpus
-def test_what_pi_kept_at_each_compaction_is_what_follows_its_boundary(
+def test_the_context_of_pi_at_each_compaction_is_its_summary_and_what_it_kept(
     turnlog: Any, corpus: Path, tmp_path: Path
 ) -> None:
     (file,) = unpacked(corpus, "pi-session-compaction", tmp_path / "raw")
@@ -280,21 +289,63 @@ def test_what_pi_kept_at_each_compaction_is_what_follows_its_boundary(
     assert turnlog("import", tmp_path / "store", file).code == 0
     with Store.open(tmp_path / "store", create=False) as store:
         session = store.session(raw[0]["id"])
-        compactions = [each for each in session.events() if each.kind == "compaction"]
-        for event in compactions:
-            line = raw[event.sequence + 1]
-            assert event.body["summary"] == line["summary"]
+        history = [each for each in session.events() if each.kind not in BESIDE]
+        compactions = [place for place, each in enumerate(history, 1) if each.kind == "compaction"]
+        assert len(compactions) == 2
+        for place in compactions:
+            line, event = raw[place], history[place - 1]
             kept = [
-                each.body["content"]
-                for each in session.path_events(event.sequence)
-                if each.sequence > event.body["data"]["through"] and "content" in each.body
+                {key: part for key, part in each["message"].items() if key != "usage"}
+                for each in raw[line["firstKeptEntryIndex"] : place]
+                if each["type"] == "message"
             ]
-            entries = raw[line["firstKeptEntryIndex"] : event.sequence + 1]
-            wanted = [
-                each["message"]["content"] for each in entries if "content" in each["message"]
-            ]
-            assert kept == wanted
-    assert len(compactions) == 2
+            first = history[line["firstKeptEntryIndex"] - 1]
+            before = [each.sequence for each in session.path_events(event.sequence)]
+            through = before[before.index(first.sequence) - 1]
+            assert event.body["data"]["through"] == through
+            wanted = [summary_message(line["summary"]), *kept]
+            window = session.window_entries(leaf=event.sequence)
+            assert (window.compaction, window.is_cut) == (event.sequence, False)
+            made = [each for each in window.entries if each.synthetic == "result"]
+            assert len(made) <= 1  # one call was broken off
+            assert [each.body for each in window.entries if each not in made] == wanted
+            assert session.window(leaf=event.sequence, repair=False) == wanted
+        since = [each.body for each in history[compactions[-1] :] if each.kind == "message"]
+        assert session.window(repair=False) == [*wanted, *since]
+
+
+@pytest.mark.corpus
+def test_usage_of_the_raw_files_adds_up(turnlog: Any, corpus: Path, tmp_path: Path) -> None:
+    (file,) = unpacked(corpus, "pi-session-compaction", tmp_path / "raw")
+    raw = list(lines_in(file))
+    assert turnlog("import", tmp_path / "store", file).code == 0
+    used = [each["message"]["usage"] for each in raw if "usage" in each.get("message", {})]
+    with Store.open(tmp_path / "store", create=False) as store:
+        totals = store.session(raw[0]["id"]).usage("provider_turn").totals
+    assert totals.counts["output_tokens"] == sum(each["output"] for each in used) > 0
+    tokens = totals.counts["input_tokens"] + totals.counts["output_tokens"]
+    assert tokens == sum(each["totalTokens"] for each in used)
+    assert totals.costs == {"": pytest.approx(sum(each["cost"]["total"] for each in used))}
+
+
+@pytest.mark.corpus
+def test_usage_of_claude_code_is_that_of_each_answer_once(
+    turnlog: Any, corpus: Path, tmp_path: Path
+) -> None:
+    files = unpacked(corpus, "claude-code-sessions-a", tmp_path / "raw")
+    files = [file for file in files if "real_projects" in file.parts]
+    assert turnlog("import", tmp_path / "store", *files).code == 0
+    with Store.open(tmp_path / "store", create=False) as store:
+        for file in files:
+            answers: dict[str, int] = {}
+            for record in lines_in(file):
+                said = record.get("message")
+                if "uuid" in record and isinstance(said, dict) and "usage" in said:
+                    output = max(answers.get(said["id"], 0), said["usage"]["output_tokens"])
+                    answers[said["id"]] = output
+            (tree,) = claude_code(file)
+            totals = store.session(tree.session).usage("provider_turn").totals
+            assert totals.counts["output_tokens"] == sum(answers.values())
 
 
 # Broken ones

@@ -362,20 +362,6 @@ def view(records: list[bytes]) -> list[Any]:
     return found[::-1]
 
 
-def variables(records: list[bytes]) -> dict[str, Any]:
-    """A session's variables after these records."""
-    found: dict[str, Any] = {}
-    for stored in records:
-        if stored[72] == 67:
-            length = struct.unpack_from("<I", stored, 76)[0]
-            marks = cbor2.loads(stored[80 : 80 + length]) if length else {}
-            body = unfix(cbor2.loads(stored[80 + length :]), marks.get(12))
-            found.update(body.get("set", {}))
-            for key in body.get("delete", []):
-                found.pop(key, None)
-    return found
-
-
 def roll_up(known: Reader, session: Session) -> tuple[int, dict[int, int]]:
     """Flags and extension of one more message's record, as section 6.6 asks for."""
     if known.version == 1:

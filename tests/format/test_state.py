@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import Store
-from tests.format import independent
+from tests.format import independent, independent_spaces
 from tests.format.independent_rows import variable
 from tests.format.values import identical
 
@@ -42,8 +42,9 @@ def test_views_and_variables_are_read_from_the_document_alone(store_path: Path) 
             for stop in range(1, len(session.records) + 1):
                 records = session.records[:stop]
                 assert call.at(stop - 1).history() == independent.view(records)
-                wanted = dict(sorted(independent.variables(records).items()))
-                assert identical(call.at(stop - 1).state, wanted)
+                wanted = sorted(independent_spaces.spaces(records)["variables"].items())
+                state = {key: each.value for key, each in wanted}
+                assert identical(call.at(stop - 1).state, state)
             assert call.history() == independent.view(session.records)
         assert store.check().ok
 
@@ -57,7 +58,7 @@ def test_rows_of_variables_are_the_fold_of_the_sealed_events(store_path: Path) -
     known = independent.Reader(store_path)
     assert rows
     for session in known.sessions.values():
-        sealed = independent.variables(session.records[: session.sealed])
+        sealed = independent_spaces.spaces(session.records[: session.sealed])["variables"]
         mine = {row["key"]: row for row in rows if row["session"] == session.number}
         assert mine.keys() == sealed.keys()
 

@@ -14,15 +14,17 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from engine import Event, Store
+from engine import Event, Session, Store
+from engine.catalog import decode_cursor
 from engine.erasure import ErasureReceipt
+from engine.facts import Facts
 from eventlog.chunk import decode_chunk
 from eventlog.dictionary import Dictionary, DictionaryRow
 from eventlog.errors import TurnlogError
+from eventlog.keys import is_derived
 from eventlog.limits import BLOB_PENDING_US, HOT_TABLE_POSITIONS, MIB
 from eventlog.seams import CLOCK
 from eventlog.segment import decode_segment
@@ -65,9 +67,75 @@ def tell(store: Store, number: int) -> None:
     session.append({"role": "user", "content": f"half \ud83d {CANARY}", "\udc00": CANARY})
     session.update_state({f"key {CANARY}": CANARY, f"{number}": CANARY}).result(HANG_S)
     session.update_state({"other": 1}, delete=[f"{number}"]).result(HANG_S)
+    describe(session, number)
+    belong(session, number)
+    stand_beside(session, number)
 
 
-def canary_session(store: Store) -> Any:
+def describe(session: Session, number: int) -> None:
+    """What the session is, some of it taken back."""
+    session.set_title(f"{CANARY} {number}").result(HANG_S)
+    session.set_status(CANARY, detail={CANARY: number}).result(HANG_S)
+    session.set_summary(whisper(number), detail=[CANARY]).result(HANG_S)
+    session.set_owner(account_id=CANARY, agent_id=CANARY, workspace=CANARY).result(HANG_S)
+    session.update_metadata({f"{CANARY}-{number}": CANARY}).result(HANG_S)
+    session.update_metadata({"other": CANARY}, delete=[f"{CANARY}-{number}"]).result(HANG_S)
+    session.label(f"{CANARY}-{number}").result(HANG_S)
+    session.label(CANARY, on=session.head).result(HANG_S)
+    session.unlabel(f"{CANARY}-{number}").result(HANG_S)
+    session.set_parent(f"parent {CANARY}", 7).result(HANG_S)
+    session.relate(f"related {CANARY}").result(HANG_S)
+    session.alias(f"{CANARY}-{number}").result(HANG_S)
+    session.alias(f"{CANARY}-{number}-taken back").result(HANG_S)
+    session.unalias(f"{CANARY}-{number}-taken back").result(HANG_S)
+
+
+def belong(session: Session, number: int) -> None:
+    """What belongs to the session."""
+    documents, artifacts = session.documents, session.artifacts
+    documents.write(f"plan {CANARY}", whisper(number)).result(HANG_S)
+    documents.append(f"plan {CANARY}", CANARY).result(HANG_S)
+    documents.write(f"deleted {CANARY}", CANARY).result(HANG_S)
+    documents.delete(f"deleted {CANARY}").result(HANG_S)
+    artifacts.write(f"small {CANARY}", f"{CANARY} {number}", f"a/{CANARY}").result(HANG_S)
+    artifacts.write(CANARY, Random(number).randbytes(6_000) + SECRET).result(HANG_S)
+    session.record_usage(
+        model=CANARY,
+        provider=CANARY,
+        currency=CANARY,
+        user_id=CANARY,
+        run_id=CANARY,
+        turn_id=CANARY,
+        extra={CANARY: [CANARY]},
+        idempotency_key=f"usage {CANARY} {number}",
+    ).result(HANG_S)
+    run, call = f"run {CANARY} {number}", f"call {CANARY} {number}"
+    session.runs.begin(run, metadata={CANARY: CANARY}).result(HANG_S)
+    session.runs.end(run, "failed", error=CANARY).result(HANG_S)
+    session.tool_calls.open(call, CANARY, {CANARY: CANARY}, event=session.head).result(HANG_S)
+    session.tool_calls.waiting(call, CANARY).result(HANG_S)
+    session.tool_calls.failed(call, [CANARY]).result(HANG_S)
+
+
+def stand_beside(session: Session, number: int) -> None:
+    """Branches and their names, links, compactions, and what stands beside the history."""
+    head = session.head
+    assert head is not None
+    session.append_event("annotation", {CANARY: CANARY}).result(HANG_S)
+    session.append_event("metric", {"of": CANARY}, run_id=CANARY).result(HANG_S)
+    session.fork(head, name=f"branch {CANARY} {number}").result(HANG_S)
+    session.append({"role": "user", "content": CANARY}).result(HANG_S)
+    session.name_branch(CANARY).result(HANG_S)
+    session.unname_branch(f"branch {CANARY} {number}").result(HANG_S)
+    session.checkout(head).result(HANG_S)
+    answer = session.append({"role": "assistant", "content": CANARY}).result(HANG_S).last
+    session.link(answer, [head]).result(HANG_S)
+    if number % 2:
+        found = session.compact(lambda _: whisper(number), keep_last=1, data={CANARY: CANARY})
+        assert found is not None
+
+
+def canary_session(store: Store) -> Session:
     return store.tenant(TENANT).session(
         f"call {CANARY}", title=CANARY, user_id=CANARY, metadata={CANARY: CANARY}
     )
@@ -196,6 +264,11 @@ def require_nothing_lost(store: Store, before: list[Event]) -> None:
     assert positions == [*range(1, store.last_position + 1)]
     session = store.tenant(TENANT).session(f"call {CANARY}")
     assert session.info() is None and session.history() == [] and session.state == {}
+    assert session.documents.list() == session.artifacts.list() == session.runs.list() == []
+    assert session.tool_calls.list() == session.branches() == session.usage().records == []
+    assert session.facts == Facts() and session.window() == []
+    assert store.tenant(TENANT).by_alias(f"{CANARY}-0") is None
+    assert CANARY not in store.tenant(TENANT).usage().by_user
     report = store.check()
     assert report.ok, report.findings
 
@@ -219,6 +292,7 @@ def test_an_erased_session_is_in_no_live_record_and_after_a_vacuum_in_no_file(
     plant(store, place)
     planted = tables_with(store)
     has_dictionary = place not in ("loose", "purged")
+    assert place == "loose" or "state" in planted
     assert planted >= {"session", "chunk", "blob", *(["dictionary"] * has_dictionary)}
     before = others(store)
     store.backup(around / "backup")
@@ -284,6 +358,42 @@ def test_a_deleted_session_is_in_no_file_after_a_vacuum(
     assert files_with(path) == set()
     store = opened()
     require_nothing_lost(store, before)
+
+
+def test_what_is_a_users_stays_and_what_finds_an_alias_never_told_it(
+    opened: Callable[..., Store],
+) -> None:
+    """Documents of a user outlive the sessions; the index of aliases holds digests alone."""
+    store = opened(dictionaries=False)
+    plant(store, "sealed")
+    acme = store.tenant(TENANT)
+    acme.user("somebody").documents.write("notes", "the user's own").result(HANG_S)
+    acme.documents.write("rules", "everybody's").result(HANG_S)
+    store.flush()
+    with store._log.views.listing(TENANT, hidden=True) as listing:
+        assert listing is not None
+        found = [
+            listing.facts(position, *each)
+            for position, *each in listing.newest(decode_cursor(None))
+        ]
+    derived = [each.origin.name for each in found if each and is_derived(each.origin.name)]
+    told = [event for name in derived for event in Session(store, TENANT, name).events()]
+    assert len(told) >= 3 * 3  # each alias is claimed, and one of the two let go
+    assert not [event for event in told if CANARY in repr(event) or CANARY in repr(event.body)]
+    canary_session(store).erase(HANG_S)
+    path = store.path
+    store.close()
+    Store.vacuum(path)
+    assert files_with(path) == set()
+    store = opened()
+    acme = store.tenant(TENANT)
+    assert acme.user("somebody").documents.read("notes") == "the user's own"
+    assert acme.documents.read("rules") == "everybody's"
+    taken = acme.session("another")
+    taken.alias(f"{CANARY}-0").result(HANG_S)
+    found = acme.by_alias(f"{CANARY}-0")
+    assert found is not None and found.name == "another"
+    taken.erase(HANG_S)
 
 
 def test_the_names_that_a_command_was_given_are_in_no_lock_file(

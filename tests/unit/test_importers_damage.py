@@ -54,14 +54,65 @@ def _openai(own: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": own}]}
 
 
+def _chatgpt(own: str) -> dict[str, Any]:
+    content = {"content_type": "text", "parts": [own]}
+    node = {"message": {"author": {"role": "user"}, "content": content}, "parent": None}
+    return {"conversation_id": f"c{own}", "title": "", "mapping": {"a": node}}
+
+
+def _librechat(own: str) -> dict[str, Any]:
+    message = {"messageId": "a", "isCreatedByUser": True, "text": own, "children": []}
+    return {"conversationId": f"c{own}", "messages": [message]}
+
+
+def _oasst(own: str) -> dict[str, Any]:
+    prompt = {"message_id": f"m{own}", "role": "prompter", "text": own, "replies": []}
+    return {"message_tree_id": f"m{own}", "prompt": prompt}
+
+
+def _openhands(own: str) -> dict[str, Any]:
+    said = {"action": "message", "source": "user", "args": {"content": own}}
+    return {"instance_id": f"i{own}", "instruction": "", "history": [said]}
+
+
+def _swe_agent(own: str) -> dict[str, Any]:
+    return {"trajectory": [], "history": [{"role": "user", "content": own}]}
+
+
+def _claude_code(own: str) -> dict[str, Any]:
+    said = {"role": "user", "content": own}
+    return {"type": "user", "uuid": f"u{own}", "parentUuid": None, "message": said}
+
+
+def _pi(own: str) -> dict[str, Any]:
+    return {"type": "message", "id": f"p{own}", "message": {"role": "user", "content": own}}
+
+
+def _chatbot_ui(*own: str) -> dict[str, Any]:
+    chats = [{"id": each, "messages": [{"role": "user", "content": each}]} for each in own]
+    return {"version": 4, "history": chats}
+
+
 LISTS: dict[str, Record] = {
     "sgd": _sgd,
     "taskmaster": _taskmaster,
     "realpersonachat": _realpersonachat,
     "tau-bench": _tau,
     "openai": _openai,
+    "chatgpt": _chatgpt,
+    "librechat": _librechat,
+    "oasst": _oasst,
+    "openhands": _openhands,
+    "swe-agent": _swe_agent,
 }
-LINES: dict[str, Record] = {"tau-bench": _tau, "openai": _openai}
+LINES: dict[str, Record] = {
+    "tau-bench": _tau,
+    "openai": _openai,
+    "oasst": _oasst,
+    "openhands": _openhands,
+}
+TRANSCRIPTS: dict[str, Record] = {"claude-code": _claude_code, "pi": _pi}
+"""Line by line, and a session a file: a line that is damaged costs itself only, which is a mend."""
 
 
 def _read(path: Path, form: str) -> tuple[list[str], list[Damage]]:
@@ -136,6 +187,43 @@ def test_damage_in_a_line(tmp_path: Path, form: str, member: bytes, words: str) 
     assert said == ["1", "3"]
     assert [item.line for item in damage] == [2]
     assert words in damage[0].reason
+
+
+@pytest.mark.parametrize("form", TRANSCRIPTS)
+@pytest.mark.parametrize(("member", "words"), MEMBERS)
+def test_damage_in_a_transcript(tmp_path: Path, form: str, member: bytes, words: str) -> None:
+    record = TRANSCRIPTS[form]
+    broken = json.dumps(record("2")).encode()[:-1] + b", " + member + b"}"
+    _only_the_second_is_left_out(tmp_path / "f.jsonl", form, broken, words)
+
+
+@pytest.mark.parametrize("form", TRANSCRIPTS)
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param(b"[1]", "no object", id="list"),
+        pytest.param(b"null", "no object", id="null"),
+        pytest.param(b"{} {}", "something follows", id="two-values"),
+        pytest.param(b"{", "no valid JSON", id="cut-off"),
+        pytest.param(b"{}", "no 'type'", id="empty-object"),
+        pytest.param(b'{"type": 7}', "no 'type'", id="type-number"),
+    ],
+)
+def test_a_transcript_line_that_is_no_record(
+    tmp_path: Path, form: str, line: bytes, words: str
+) -> None:
+    _only_the_second_is_left_out(tmp_path / "f.jsonl", form, line, words)
+
+
+def _only_the_second_is_left_out(path: Path, form: str, line: bytes, words: str) -> None:
+    record = TRANSCRIPTS[form]
+    parts = [json.dumps(record(own)).encode() for own in "13"]
+    path.write_bytes(b"\n".join([parts[0], line, parts[1]]))
+    (session,) = importers.read_file(path, format=form)
+    assert isinstance(session, ParsedSession)
+    assert [event.body["content"] for event in session.events] == ["1", "3"]
+    assert [(mend.what, mend.line) for mend in session.mends] == [("record", 2)]
+    assert words in session.mends[0].reason
 
 
 @pytest.mark.parametrize("form", LINES)
@@ -512,6 +600,11 @@ WHOLE = {
         json.dumps({"session": own, "sequence": 0, "kind": "x", "body": own}).encode() + b"\n"
         for own in "12"
     ),
+    "chatbot-ui": json.dumps(_chatbot_ui("1", "2")).encode(),
+    **{
+        form: b"".join(json.dumps(record(own)).encode() + b"\n" for own in "12")
+        for form, record in TRANSCRIPTS.items()
+    },
 }
 PIECES = st.sampled_from([b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\n", b"- ", b"&a *a"])
 

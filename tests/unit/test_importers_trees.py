@@ -176,18 +176,89 @@ def test_claude_code_usage_ids_and_times(tmp_path: Path) -> None:
     )
     assert session.name == "s"
     assert session.metadata == {"sessionId": "s"}
-    assert [event.kind for event in session.events] == ["annotation", "message", "message", "event"]
-    assert [event.id for event in session.events] == [None, "a", "b", "c"]
-    assert [event.parent for event in session.events] == [None, None, 1, 2]
+    assert [(event.kind, event.id, event.parent) for event in session.events] == [
+        ("annotation", None, None),
+        ("message", "a", None),
+        ("message", "b", 1),
+        ("usage", None, 2),
+        ("event", "c", 2),
+    ]
     assert session.events[1].time_us == 1_767_603_600_250_000
     assert session.events[1].metadata is not None
     assert session.events[1].metadata["isMeta"] is True
     assert session.events[2].body == {"role": "assistant", "model": "m", "content": []}
     assert session.events[2].request_id == "req_1"
-    assert session.events[2].metadata is not None
-    assert session.events[2].metadata["usage"] == usage
+    assert "usage" not in (session.events[2].metadata or {})
+    assert session.events[3].body == {
+        "append": {"": {"scope": "provider_turn", "model": "m", **usage, "extra": usage}}
+    }
+    assert session.events[3].time_us == session.events[2].time_us
     assert session.event_lines is not None
-    assert list(session.event_lines) == [1, 2, 3, 4]
+    assert list(session.event_lines) == [1, 2, 3, 3, 4]
+
+
+def used(session: ParsedSession) -> list[dict[str, Any]]:
+    """What was used, without the source's own words for it."""
+    found = [event.body["append"][""] for event in session.events if event.kind == "usage"]
+    return [{key: count for key, count in each.items() if key != "extra"} for each in found]
+
+
+def test_claude_code_usage_of_one_answer_is_counted_once(tmp_path: Path) -> None:
+    """Each block of an answer is a record, and all of them tell the usage of the whole answer, the
+    first ones often what it was until then. Added up it came to twice or three times too much.
+    """
+
+    def answer(key: str, parent: str, id: str, output: int) -> dict[str, Any]:
+        usage = {
+            "input_tokens": 3,
+            "cache_read_input_tokens": 100,
+            "cache_creation_input_tokens": 20,
+            "output_tokens": output,
+        }
+        return record(key, parent, message={"role": "assistant", "id": id, "usage": usage})
+
+    lines = [
+        record("a", None),
+        answer("b", "a", "m1", 1),
+        answer("c", "b", "m1", 200),
+        answer("d", "c", "m1", 200),
+        answer("e", "d", "m2", 5),
+    ]
+    session = parsed(tmp_path / "s.jsonl", lines)
+    whole = {"input_tokens": 123, "cached_tokens": 100, "cache_write_tokens": 20}
+    assert used(session) == [
+        {"scope": "provider_turn", **whole, "output_tokens": 1},
+        {"scope": "provider_turn", "output_tokens": 199},
+        {"scope": "provider_turn", **whole, "output_tokens": 5},
+    ]
+    told = [event.id for event in session.events if "usage" in (event.metadata or {})]
+    assert told == ["d"]
+    # A file that ends in the middle of an answer is the beginning of the one that goes on.
+    half = parsed(tmp_path / "half.jsonl", lines[:2])
+    assert half.events == session.events[: len(half.events)]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        *(7, [], {}, {"output_tokens": 2**53 + 1}),
+        *({"input_tokens": count} for count in (0, -1, 1.5, True, "7", None)),
+    ],
+    ids=str,
+)
+def test_usage_that_counts_nothing_stays_where_it_was(tmp_path: Path, usage: Any) -> None:
+    answer = {"role": "assistant", "usage": usage}
+    session = parsed(tmp_path / "s.jsonl", [record("a", None, message=answer)])
+    (event,) = session.events
+    assert event.metadata is not None
+    assert event.metadata["usage"] == usage
+
+
+@pytest.mark.parametrize("model", [7, "", "x" * 513, "\ud800", None])
+def test_usage_of_a_model_without_a_name(tmp_path: Path, model: Any) -> None:
+    answer = {"role": "assistant", "model": model, "usage": {"input_tokens": 1}}
+    session = parsed(tmp_path / "s.jsonl", [record("a", None, message=answer)])
+    assert used(session) == [{"scope": "provider_turn", "input_tokens": 1}]
 
 
 def test_claude_code_compaction(tmp_path: Path) -> None:
@@ -367,11 +438,42 @@ def test_pi_with_ids(tmp_path: Path) -> None:
     )
     assert session.name == "x"
     assert session.metadata == header
-    assert [event.parent for event in session.events] == [None, 0, 1, 2, 0, 4]
-    assert session.events[3].body == {"summary": "S", "data": {"through": 1}}
-    assert session.events[0].metadata is not None
-    assert session.events[0].metadata["usage"] == {"input": 1}
-    assert session.events[5].kind == "summary"
+    assert [(event.id, event.parent) for event in session.events] == [
+        *[("a", None), (None, 0)],
+        *[("b", 0), (None, 2)],
+        *[("c", 2), (None, 4)],
+        ("d", 4),
+        *[("e", 0), (None, 7)],
+        ("f", 7),
+    ]
+    assert session.events[6].body == {"summary": "S", "data": {"through": 2}}
+    assert session.events[9].kind == "summary"
+
+
+def test_pi_usage(tmp_path: Path) -> None:
+    cost = {"input": 0.5, "total": 0.75}
+    usage = {"input": 1, "output": 2, "cacheRead": 30, "cacheWrite": 4, "cost": cost}
+    said = {"role": "assistant", "model": "m", "provider": "p", "content": [], "usage": usage}
+    session = parsed(
+        tmp_path / "p.jsonl",
+        [
+            {"type": "session", "id": "x", "timestamp": "t", "cwd": "/"},
+            {"type": "message", "id": "a", "message": said},
+        ],
+    )
+    assert used(session) == [
+        {
+            "scope": "provider_turn",
+            "model": "m",
+            "provider": "p",
+            "input_tokens": 35,
+            "output_tokens": 2,
+            "cached_tokens": 30,
+            "cache_write_tokens": 4,
+            "cost": 0.75,
+        }
+    ]
+    assert session.events[1].body["append"][""]["extra"] == usage
 
 
 def test_openhands_takes_pairs_too(tmp_path: Path) -> None:
@@ -386,6 +488,48 @@ def test_openhands_takes_pairs_too(tmp_path: Path) -> None:
     assert first.body == {"role": "user", "content": "Hi"}
     assert first.metadata == {"action": "message", "source": "user", "args": {"x": 1}, "id": 0}
     assert sessions[0].events[2].body == answer
+
+
+def test_openhands_usage_is_counted_with_the_action(tmp_path: Path) -> None:
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
+    of = {"tool_call_metadata": {"model_response": {"id": "r", "model": "m", "usage": usage}}}
+    history = [{"action": "run", **of}, {"observation": "run", **of}]
+    total = {"accumulated_cost": 0.5, "accumulated_token_usage": {"prompt_tokens": 9}}
+    run = {"instance_id": "i", "instruction": "", "history": history, "metrics": total}
+    session = one(tmp_path / "o.json", run)
+    assert [(event.kind, event.parent) for event in session.events] == [
+        ("event", None),
+        ("usage", 0),
+        ("event", None),
+        ("usage", 2),
+    ]
+    counts = {"input_tokens": 9, "output_tokens": 4, "cached_tokens": 5, "reasoning_tokens": 3}
+    assert used(session) == [
+        {"scope": "provider_turn", "model": "m", **counts},
+        {"scope": "run_total", "input_tokens": 9, "cost": 0.5},
+    ]
+    assert session.metadata is not None
+    assert session.metadata["metrics"] == total
+
+
+def test_swe_agent_usage(tmp_path: Path) -> None:
+    stats = {"total_cost": 2.5, "instance_cost": 0.5, "tokens_sent": 9, "tokens_received": 4}
+    run = {
+        "trajectory": [{"action": "ls"}],
+        "history": [{"role": "user", "content": "Hi"}],
+        "info": {"model_stats": stats},
+    }
+    session = one(tmp_path / "s.traj", run)
+    kinds = [(event.kind, event.parent) for event in session.events]
+    assert kinds == [("message", None), ("usage", 0), ("annotation", None)]
+    assert used(session) == [
+        {"scope": "run_total", "input_tokens": 9, "output_tokens": 4, "cost": 0.5}
+    ]
 
 
 @pytest.mark.parametrize(

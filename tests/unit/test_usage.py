@@ -57,6 +57,24 @@ def test_records_are_numbered_and_summed_by_scope(store: Store) -> None:
     assert tokens(store.session("nobody").usage()) == (0, 0, 0)
 
 
+def test_usage_is_the_users_that_the_session_has_now(store: Store) -> None:
+    """What names no user is the session's user's. That was the one given at creation alone, also
+    after ``set_owner`` had given the session to another."""
+    call = store.session("a", user_id="u7")
+    call.append(USER)
+    call.record_usage(input_tokens=1).result(HANG_S)
+    call.record_usage(input_tokens=1, user_id="u9").result(HANG_S)
+    before = call.info()
+    call.set_owner(user_id="u8").result(HANG_S)
+    assert set(call.usage().by_user) == {"u8", "u9"}
+    assert tokens(store.tenant("").usage(user_id="u8")) == (1, 1, 0)
+    assert tokens(store.tenant("").usage(user_id="u7")) == (0, 0, 0)
+    assert before is not None
+    assert set(call.at(before.event_count - 1).usage().by_user) == {"u7", "u9"}
+    call.set_owner(user_id=None).result(HANG_S)
+    assert set(call.usage().by_user) == {None, "u9"}
+
+
 def test_concurrent_records_get_indexes_of_their_own(
     checked_store: Callable[..., Store], store_path: Path
 ) -> None:

@@ -26,7 +26,8 @@ _FACTS: Final = (
     "metadata",
     "body",
 )
-_WITH_PARENT: Final = ("head_move", "branch_name", "usage", "artifacts")
+_BELONGING: Final = ("usage", "artifacts")
+_WITH_PARENT: Final = ("head_move", "branch_name", *_BELONGING)
 
 
 class RefusedError(TurnlogError):
@@ -73,7 +74,9 @@ def prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) -> 
     """
     into = parsed.tenant if tenant is None else tenant
     is_numbered = any(event.sequence is not None for event in parsed.events)
-    has_parents = any(event.parent is not None for event in parsed.events)
+    has_parents = any(
+        event.parent is not None and event.kind not in _BELONGING for event in parsed.events
+    )
     facts = {"user_id": parsed.user_id, "title": parsed.title, "metadata": parsed.metadata}
     opening = {key: fact for key, fact in facts.items() if fact is not None}
     lines: list[Line] = []

@@ -5,7 +5,8 @@ name within its session's, `<sessionId>/agent-<id>`. Records of one file may nam
 (one that was resumed copies what it goes on from); they are one tree all the same.
 
 A record with a `uuid` is an event and follows its `parentUuid`. Its message is the event's body as
-it stands, of kind `message`; `usage` and what else the record says are the metadata. The message
+it stands, of kind `message`; its `usage` is an event of kind `usage` (`used`), what else the record
+says, the same usage told again among it, is the metadata. The message
 that begins a compacted context (`isCompactSummary`) is of kind `compaction`, the record before it
 that marks the place follows its `logicalParentUuid`, and any other record without a message is of
 kind `event` with the whole record as body. Sidechains are branches with a root of their own.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turnlog.importers.model import (
+    NO_TYPE,
     BadRecordError,
     Damage,
     Mend,
@@ -31,9 +33,10 @@ from turnlog.importers.model import (
     split_large,
     without,
 )
-from turnlog.importers.records import Record, line_records
+from turnlog.importers.records import line_records
 from turnlog.importers.times import iso_us
 from turnlog.importers.tree import Node, grow, id_of, key_of
+from turnlog.importers.used import Told, count_of, total_of
 
 _ABOUT: Final = ("sessionId", "agentId", "cwd", "gitBranch", "version")
 _JOURNAL: Final = "journal"
@@ -45,15 +48,21 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
     """The session of one file."""
     nodes: list[Node] = []
     bad: list[Mend] = []
+    told = Told()
     last_line = 0
     for record in line_records(path):
-        if isinstance(record, Record):
-            nodes.append(_node(record.value, record.first_line))
-            last_line = record.last_line
-        elif record.line is None:
-            yield record
+        if isinstance(record, Damage):
+            line, reason = record.line, record.reason
         else:
-            bad.append(Mend("record", record.line, f"{record.reason}; the line is left out"))
+            line = record.first_line
+            reason = "" if _is_record(record.value) else NO_TYPE
+        if line is None:
+            yield Damage(str(path), None, None, reason)
+        elif isinstance(record, Damage) or reason:
+            bad.append(Mend("record", line, f"{reason}; the line is left out"))
+        else:
+            nodes.append(_node(record.value, line, told))
+            last_line = record.last_line
     if not nodes:
         for mend in bad:
             yield Damage(str(path), mend.line, None, mend.reason)
@@ -96,13 +105,17 @@ def _text_of(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def _is_record(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("type"), str) or value.get("uuid") is not None
+
+
 def _record(node: Node) -> dict[str, Any]:
     """What a node's event says of the record, beside its message."""
     event = node.event
     return {**(event.body if event.kind == "event" else {}), **(event.metadata or {})}
 
 
-def _node(record: dict[str, Any], line: int) -> Node:
+def _node(record: dict[str, Any], line: int, told: Told) -> Node:
     time_us = iso_us(record.get("timestamp"))
     key = key_of(record.get("uuid"))
     if key is None:
@@ -111,19 +124,35 @@ def _node(record: dict[str, Any], line: int) -> Node:
     parent = record.get("parentUuid")
     if parent is None:
         parent = record.get("logicalParentUuid")
-    event = _event(record)
+    used = _used(record.get("message"), told)
+    event = _event(record, is_counted=used is not None)
     event.time_us = time_us
     event.id = id_of(record.get("uuid"))
-    return Node(event, key, key_of(parent), line)
+    return Node(event, key, key_of(parent), line, used=used)
 
 
-def _event(record: dict[str, Any]) -> ParsedEvent:
+def _used(message: Any, told: Told) -> ParsedEvent | None:
+    usage = message.get("usage") if isinstance(message, dict) else None
+    if not isinstance(usage, dict) or not isinstance(message.get("role"), str):
+        return None
+    cached = count_of(usage, "cache_read_input_tokens")
+    written = count_of(usage, "cache_creation_input_tokens")
+    counts = {
+        "input_tokens": total_of(count_of(usage, "input_tokens"), cached, written),
+        "output_tokens": count_of(usage, "output_tokens"),
+        "cached_tokens": cached,
+        "cache_write_tokens": written,
+    }
+    return told.event(counts, answer=message.get("id"), model=message.get("model"), extra=usage)
+
+
+def _event(record: dict[str, Any], *, is_counted: bool) -> ParsedEvent:
     message = record.get("message")
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         return ParsedEvent("event", record)
     rest = without(record, "message")
     body = without(message, "usage")
-    if "usage" in message:
+    if "usage" in message and not is_counted:
         rest["usage"] = message["usage"]
     text = _text(message.get("content"))
     if record.get("isCompactSummary") is True and text:

@@ -155,8 +155,9 @@ def _group(tenant: object, session: object, groups: dict[tuple[str, str], _Group
 def _check_hidden(session: str) -> None:
     try:
         split_hidden(session)
-    except InvalidNameError as error:
-        raise BadRecordError(str(error)) from None
+    except InvalidNameError:
+        check_name(session, "session name")  # too long for any other
+        raise
 
 
 def _text(raw: bytes) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from eventlog.limits import METADATA_BYTES_MAX, NAME_BYTES_MAX
 
+NO_TYPE: Final = "the line has no 'type' that is text"  # so it is none of a transcript
 _METADATA_CHARS_MAX: Final = METADATA_BYTES_MAX // 4  # as JSON: far below, whatever its text is
 
 

@@ -51,12 +51,15 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
         if isinstance(record, Damage):
             yield record
             continue
-        # The first sound record decides which layout the file has.
+        # The first record that is of one layout or the other decides which one the file has.
         rest = chain([record], records)
         if isinstance(record.value, dict) and "prompt" in record.value:
             yield from sessions(path, rest, identify, _parse)
-        else:
+        elif isinstance(record.value, dict) and "text" in record.value:
             yield from _flat(path, names, rest)
+        else:
+            reason = "the record has no 'prompt', as trees have, and no 'text', as messages have"
+            yield Damage(str(path), record.first_line, None, reason)
 
 
 def _parse(name: str, record: dict[str, Any]) -> ParsedSession:

@@ -4,7 +4,8 @@ A run is a session named by its instance or issue; what stands beside the histor
 Events follow each other as they stand. Messages, and the system's, are of kind `message` with
 `role` and `content`; anything else is of kind `event` with the record as body. `id` and `cause`,
 which action an observation answers, count within one run and stay where they are. Usage that a
-model's response tells is in the metadata as `usage`. Times name no zone and are read as UTC.
+model's response tells, and what the run's `metrics` add up to, are events of kind `usage` (`used`).
+Times name no zone and are read as UTC.
 Histories of the older layout are pairs of an action and its observation.
 """
 
@@ -33,6 +34,7 @@ from turnlog.importers.records import (
     sessions,
 )
 from turnlog.importers.times import iso_us
+from turnlog.importers.used import Told, add_used, amount_of, count_of
 
 _ROLES: Final = {"agent": "assistant", "user": "user"}
 
@@ -57,7 +59,14 @@ def _own_name(run: dict[str, Any]) -> str | None:
 
 
 def _parse(name: str, run: dict[str, Any]) -> ParsedSession:
-    events = [_event(each) for each in _flat(field(run, "history", list, "the run"))]
+    told = Told()
+    events: list[ParsedEvent] = []
+    last: int | None = None
+    for each in _flat(field(run, "history", list, "the run")):
+        last = len(events)
+        events.append(_event(each))
+        add_used(events, _used(each, told), last)
+    add_used(events, _used_in_all(run.get("metrics"), told), last)
     metadata, large = split_large(without(run, "history"))
     if large:
         events.append(ParsedEvent("annotation", large))
@@ -75,12 +84,35 @@ def _flat(history: list[Any]) -> Iterator[dict[str, Any]]:
 def _event(record: dict[str, Any]) -> ParsedEvent:
     event = _message(record) or ParsedEvent("event", record)
     event.time_us = iso_us(record.get("timestamp"), UTC)
-    usage = record.get("tool_call_metadata")
-    for key in ("model_response", "usage"):
-        usage = usage.get(key) if isinstance(usage, dict) else None
-    if isinstance(usage, dict):
-        event.metadata = {**(event.metadata or {}), "usage": usage}
     return event
+
+
+def _used(record: dict[str, Any], told: Told) -> ParsedEvent | None:
+    """What a model's response says; the observation of its action says it again."""
+    response = record.get("tool_call_metadata")
+    response = response.get("model_response") if isinstance(response, dict) else None
+    usage = response.get("usage") if isinstance(response, dict) else None
+    if not isinstance(response, dict) or not isinstance(usage, dict):
+        return None
+    counts = {
+        "input_tokens": count_of(usage, "prompt_tokens"),
+        "output_tokens": count_of(usage, "completion_tokens"),
+        "cached_tokens": count_of(usage, "prompt_tokens_details", "cached_tokens"),
+        "reasoning_tokens": count_of(usage, "completion_tokens_details", "reasoning_tokens"),
+    }
+    return told.event(counts, answer=response.get("id"), model=response.get("model"), extra=usage)
+
+
+def _used_in_all(metrics: object, told: Told) -> ParsedEvent | None:
+    usage = ("accumulated_token_usage",)
+    counts = {
+        "input_tokens": count_of(metrics, *usage, "prompt_tokens"),
+        "output_tokens": count_of(metrics, *usage, "completion_tokens"),
+        "cached_tokens": count_of(metrics, *usage, "cache_read_tokens"),
+        "cache_write_tokens": count_of(metrics, *usage, "cache_write_tokens"),
+        "cost": amount_of(metrics, "accumulated_cost"),
+    }
+    return told.event(counts, scope="run_total")
 
 
 def _message(record: dict[str, Any]) -> ParsedEvent | None:

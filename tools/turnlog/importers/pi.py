@@ -2,12 +2,12 @@
 
 The header's id names the session; what else it says is the session's metadata. An entry with an
 `id` follows its `parentId`, one of the older layout without ids the entry before it. A message is
-the body of its event as it stands, without its `usage`, which is metadata beside what else the
-entry says. Changes of the model, summaries of branches, labels and entries of extensions have the
-kinds `model_change`, `summary`, `label` and `custom`, any other entry is of kind `event`; their
-body is the entry. A compaction is of kind `compaction`: it leaves out what comes before the first
-entry that it keeps (`firstKeptEntryId`, or `firstKeptEntryIndex`, which counts lines from 0, the
-header among them).
+the body of its event as it stands, without its `usage`, which is an event of kind `usage` (`used`);
+what else the entry says is metadata. Changes of the model, summaries of branches, labels and
+entries of extensions have the kinds `model_change`, `summary`, `label` and `custom`, any other
+entry is of kind `event`; their body is the entry. A compaction is of kind `compaction`: it leaves
+out what comes before the first entry that it keeps (`firstKeptEntryId`, or `firstKeptEntryIndex`,
+which counts lines from 0, the header among them).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turnlog.importers.model import (
+    NO_TYPE,
     BadRecordError,
     Damage,
     Mend,
@@ -30,6 +31,7 @@ from turnlog.importers.model import (
 from turnlog.importers.records import line_records
 from turnlog.importers.times import iso_us
 from turnlog.importers.tree import Node, Tree, grow, id_of, key_of
+from turnlog.importers.used import Told, amount_of, count_of, total_of
 
 _KINDS: Final = {
     "model_change": "model_change",
@@ -46,15 +48,21 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
     header: dict[str, Any] = {}
     nodes: list[Node] = []
     bad: list[Mend] = []
+    told = Told()
     kept: dict[int, Hashable] = {}  # by place: the first entry that a compaction keeps
     before: Hashable | None = None
     first = last = 0
     for number, record in enumerate(line_records(path)):
         if isinstance(record, Damage):
-            if record.line is None:
-                yield record
-            else:
-                bad.append(Mend("record", record.line, f"{record.reason}; the line is left out"))
+            line, reason = record.line, record.reason
+        else:
+            line = record.first_line
+            reason = "" if isinstance(record.value.get("type"), str) else NO_TYPE
+        if line is None:
+            yield Damage(str(path), None, None, reason)
+            continue
+        if isinstance(record, Damage) or reason:
+            bad.append(Mend("record", line, f"{reason}; the line is left out"))
             continue
         entry = record.value
         first, last = first or record.first_line, record.last_line
@@ -67,10 +75,11 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
         if entry.get("type") == "compaction":
             named, index = entry.get("firstKeptEntryId"), entry.get("firstKeptEntryIndex")
             kept[len(nodes)] = index if type(index) is int else key_of(named)
-        event = _event(entry)
+        used = _used(entry, told)
+        event = _event(entry, is_counted=used is not None)
         event.time_us = iso_us(entry.get("timestamp"))
         event.id = id_of(own)
-        nodes.append(Node(event, key, parent, record.first_line))
+        nodes.append(Node(event, key, parent, record.first_line, used=used))
         before = key
     if not header and not nodes:
         for mend in bad:
@@ -109,13 +118,33 @@ def _set_through(event: ParsedEvent, key: Hashable, tree: Tree) -> None:
         event.body["data"]["through"] = parent
 
 
-def _event(entry: dict[str, Any]) -> ParsedEvent:
+def _used(entry: dict[str, Any], told: Told) -> ParsedEvent | None:
+    message = entry.get("message")
+    if entry.get("type") != "message" or not isinstance(message, dict):
+        return None
+    usage = message.get("usage")
+    if not isinstance(usage, dict) or not isinstance(message.get("role"), str):
+        return None
+    cached, written = count_of(usage, "cacheRead"), count_of(usage, "cacheWrite")
+    counts = {
+        "input_tokens": total_of(count_of(usage, "input"), cached, written),
+        "output_tokens": count_of(usage, "output"),
+        "cached_tokens": cached,
+        "cache_write_tokens": written,
+        "cost": amount_of(usage, "cost", "total"),
+    }
+    return told.event(
+        counts, model=message.get("model"), provider=message.get("provider"), extra=usage
+    )
+
+
+def _event(entry: dict[str, Any], *, is_counted: bool) -> ParsedEvent:
     kind = entry.get("type")
     message = entry.get("message")
     if kind == "message" and isinstance(message, dict) and isinstance(message.get("role"), str):
         rest = without(entry, "message")
         body = without(message, "usage")
-        if "usage" in message:
+        if "usage" in message and not is_counted:
             rest["usage"] = message["usage"]
         metadata, large = split_large(rest)
         if large:

@@ -2,8 +2,9 @@
 
 A message of the history is the body of its event as it stands; each follows the one before. The
 steps of the `trajectory` say the same again with times and states: kind `annotation`, beside the
-history, behind its end. What else the file holds is the session's metadata. Files of different runs
-have the same names, so a session has its folder's name before its own.
+history, behind its end. What else the file holds is the session's metadata; the `model_stats` of
+its `info` are also an event of kind `usage`. Files of different runs have the same names, so a
+session has its folder's name before its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from turnlog.importers.model import (
     without,
 )
 from turnlog.importers.records import Record, document_records, sessions
+from turnlog.importers.used import Told, add_used, amount_of, count_of
 
 
 def read(path: Path) -> Iterator[ParsedSession | Damage]:
@@ -42,6 +44,9 @@ def read(path: Path) -> Iterator[ParsedSession | Damage]:
 def _parse(name: str, record: dict[str, Any]) -> ParsedSession:
     messages = objects(field(record, "history", list, "the trajectory"), "message")
     events = [ParsedEvent(_kind(message), message) for message in messages]
+    stats = record.get("info")
+    stats = stats.get("model_stats") if isinstance(stats, dict) else None
+    add_used(events, _used(stats), len(events) - 1 if events else None)
     steps = record.get("trajectory")
     beside = ["history"]
     if isinstance(steps, list):
@@ -51,6 +56,16 @@ def _parse(name: str, record: dict[str, Any]) -> ParsedSession:
     if large:
         events.append(ParsedEvent("annotation", large))
     return ParsedSession(name, events, metadata=metadata)
+
+
+def _used(stats: object) -> ParsedEvent | None:
+    cost = amount_of(stats, "instance_cost")
+    counts = {
+        "input_tokens": count_of(stats, "tokens_sent"),
+        "output_tokens": count_of(stats, "tokens_received"),
+        "cost": amount_of(stats, "total_cost") if cost is None else cost,
+    }
+    return Told().event(counts, scope="run_total")
 
 
 def _kind(message: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ Invariants:
     1. Every event comes after its parent; apart from that they stand in the order given.
     2. An orphan is a root; of a cycle the event that stands first is. What followed it still does.
     3. Of records with one id the first counts. The others are left out, which is a mend.
-    4. Whatever the records say, this ends: nothing recurses, and the time is that of sorting them.
+    4. What was used for a record stands right behind it, and belongs to it.
+    5. Whatever the records say, this ends: nothing recurses, and the time is that of sorting them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Node:
         parent: Key of the record that it follows; None for a root.
         line: Its line in the file, from 1, where it has one of its own.
         is_beside: It stands beside the history: it follows nothing.
+        used: The event that says what was used for it, which comes right behind it.
     """
 
     event: ParsedEvent
@@ -44,6 +46,7 @@ class Node:
     parent: Hashable | None = None
     line: int | None = None
     is_beside: bool = False
+    used: ParsedEvent | None = None
 
 
 @dataclass(slots=True)
@@ -86,9 +89,10 @@ def grow(nodes: Sequence[Node], *, name_of: Callable[[Node], str] | None = None)
     order = _ordered(above)
     sequences = array("q", bytes(8 * len(kept)))
     has_root = False
-    for sequence, place in enumerate(order):
+    lines = array("Q")
+    for place in order:
         node = kept[place]
-        sequences[place] = sequence
+        sequence = sequences[place] = len(tree.events)
         event = node.event
         if node.is_beside:
             event.parent = None
@@ -100,8 +104,13 @@ def grow(nodes: Sequence[Node], *, name_of: Callable[[Node], str] | None = None)
         if node.key is not None:
             tree.sequences[node.key] = sequence
         tree.events.append(event)
+        lines.append(node.line or 0)
+        if node.used is not None:
+            node.used.parent, node.used.time_us = sequence, event.time_us
+            tree.events.append(node.used)
+            lines.append(node.line or 0)
     if all(node.line is not None for node in kept):
-        tree.lines = array("Q", [kept[place].line or 0 for place in order])
+        tree.lines = lines
     return tree
 
 
