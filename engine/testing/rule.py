@@ -77,9 +77,18 @@ class Rule:
     body: Callable[[Subject], None]
 
     def __call__(self, opener: Opener, *, folder: Path | None = None) -> None:
-        """Try it on a fresh store; what the store raises unasked is raised here, too."""
-        with fresh(opener, folder) as subject:
-            self.body(subject)
+        """Try it on a fresh store.
+
+        Raises:
+            AssertionError: The store breaks it, or refuses what it should take.
+        """
+        try:
+            with fresh(opener, folder) as subject:
+                self.body(subject)
+        except TurnlogError as error:
+            raise AssertionError(
+                f"the store raises {type(error).__name__} where nothing is wrong: {error}"
+            ) from error
 
     def __str__(self) -> str:
         return self.name

@@ -17,10 +17,11 @@ from engine.testing.protocol import Opener
 from engine.testing.rule import Subject, fresh, messages, refusal, require, sure
 from eventlog.errors import AppendConflictError, IdempotencyConflictError
 
-NAMES: Final = ("a", "a:", "b")
-TENANTS: Final = ("", "t")
+PLACES: Final = (("", "a"), ("", "a:"), ("t", "a"))
+OFTEN: Final = (PLACES[0], PLACES[0], *PLACES)  # where trees should grow
 KEYS: Final = (None, None, None, "k", "l")
-PARENTS: Final = ("head", "head", "head", "root", "any", "any", "missing")
+PARENTS: Final = (*("head", "head", "head", "tip", "tip", "any", "any"), "root", "missing")
+HEADS: Final = (None, None, None, None, "right", "stale")
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.binary(max_size=3),
@@ -28,7 +29,8 @@ _values = st.recursive(
     max_leaves=3,
 )
 _bodies = st.fixed_dictionaries({"content": _values})
-_places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(NAMES))
+_places = st.sampled_from(OFTEN)
+_variables = _values | st.dictionaries(st.sampled_from(["p", "q"]), _values, min_size=1)
 _which = st.integers(0, 2**16)
 
 
@@ -62,7 +64,7 @@ class _Machine(RuleBasedStateMachine):
         place=_places,
         bodies=st.lists(_bodies, min_size=1, max_size=3),
         key=st.sampled_from(KEYS),
-        head=st.sampled_from([None, None, None, "right", "stale"]),
+        head=st.sampled_from(HEADS),
         parent=st.sampled_from(PARENTS),
         which=_which,
     )
@@ -87,6 +89,8 @@ class _Machine(RuleBasedStateMachine):
             options["parent"] = model.count + 9
         elif parent == "any" and model.messages:
             options["parent"] = sorted(model.messages)[which % len(model.messages)]
+        elif parent == "tip" and model.messages:
+            options["parent"] = sorted(model.leaves())[which % len(model.leaves())]
         self._append(place, bodies, key, options)
 
     @precondition(lambda self: self.past)
@@ -129,8 +133,8 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(
         place=_places,
-        changes=st.dictionaries(st.sampled_from(["x", "y", "z"]), _values, max_size=2),
-        delete=st.sets(st.sampled_from(["x", "y", "z"]), max_size=1),
+        changes=st.dictionaries(st.sampled_from(["x", "y"]), _variables, max_size=2),
+        delete=st.sets(st.sampled_from(["x", "y"]), max_size=1),
     )
     def update_state(self, place: tuple[str, str], changes: dict[str, Any], delete: Any) -> None:
         """Variables set and deleted at once."""
@@ -158,11 +162,11 @@ class _Machine(RuleBasedStateMachine):
         self._compare(place)
 
     @precondition(lambda self: self.model.sessions)
-    @rule(which=_which)
-    def delete(self, which: int) -> None:
-        """A session deleted."""
+    @rule(which=_which, really=st.sampled_from([False, False, False, True]))
+    def delete(self, which: int, really: bool) -> None:
+        """A session deleted, now and then."""
         places = sorted([place for place, each in self.model.sessions.items() if each.count])
-        if places:
+        if places and really:
             place = places[which % len(places)]
             sure(self._session(place).delete())
             self.model.delete(place)
@@ -173,9 +177,8 @@ class _Machine(RuleBasedStateMachine):
     def reopen(self) -> None:
         """The store closed and opened; then everything is compared."""
         self.subject.reopen()
-        for tenant in TENANTS:
-            for name in NAMES:
-                self._compare((tenant, name))
+        for place in PLACES:
+            self._compare(place)
         found = [
             (event.position, event.tenant, event.session, event.sequence, event.body)
             for event in messages(self.subject.store.read())
@@ -214,7 +217,7 @@ class _Machine(RuleBasedStateMachine):
         told["info"] = (counts, (model.count, len(model.messages)))
         leaves = {branch.leaf for branch in call.branches()} - {None}
         told["leaves"] = (leaves - model.forked, model.leaves() - model.forked)
-        for leaf in leaves & model.messages.keys():
+        for leaf in (leaves & model.messages.keys()) | {*sorted(model.messages)[:5]}:
             found = [event.sequence for event in messages(call.path(leaf).events)]
             told[f"path to {leaf}"] = (found, model.path(leaf))
         for what, (ours, theirs) in told.items():
