@@ -18,6 +18,7 @@ from tests.model.model import ModelStore, Op
 from tests.model.programs import program
 
 SEEDS = (1, 2)
+BRANCHING_SEEDS = (3, 4)
 OPERATIONS = 90
 
 Run = Callable[[Path, list[Op], Workers], list[Any]]
@@ -30,9 +31,9 @@ def workers() -> Iterator[Workers]:
     started.close()
 
 
-def plainly(frequency: int) -> Run:
+def plainly(frequency: int, **options: Any) -> Run:
     def run(path: Path, ops: list[Op], workers: Workers) -> list[Any]:
-        with Store.open(path, snapshot_frequency=frequency) as store:
+        with Store.open(path, snapshot_frequency=frequency, **options) as store:
             return [perform(store, op) for op in ops]
 
     return run
@@ -81,17 +82,19 @@ RUNS: dict[str, Run] = {
     "snapshot_frequency=1": plainly(1),
     "snapshot_frequency=2": plainly(2),
     "snapshot_frequency=4096": plainly(4_096),
+    "dictionaries": plainly(25, dictionaries=True),
+    "no dictionaries": plainly(25, dictionaries=False),
     "reopened": reopened,
     "two processes in turn": in_turn,
     "killed processes": by_mortals,
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *BRANCHING_SEEDS])
 def test_what_can_be_observed_does_not_depend_on_how_it_was_run(
     seed: int, tmp_path: Path, workers: Workers
 ) -> None:
-    ops = program(Random(seed), OPERATIONS)
+    ops = program(Random(seed), OPERATIONS, branches=seed in BRANCHING_SEEDS)
     model = ModelStore()
     expected = [model.answer(op) for op in ops]
     digests = {"the model": digest(expected)}
