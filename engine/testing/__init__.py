@@ -11,6 +11,9 @@ in plain Python; only that needs hypothesis. What is tested is whatever offers `
 wrapper, a facade, another implementation. It raises the errors of ``engine``, at the call or by its
 ack, and is opened, and opened again, by a function of a path. What is no message may take sequences
 and positions, too: changes of state, checkouts and forks are events of other kinds.
+
+A rule asks for what it says and for nothing that another rule says, so that those which are broken
+name the fault: what cannot be stored must be refused by one rule, and leave no trace by another.
 """
 
 from __future__ import annotations
