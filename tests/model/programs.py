@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from tests.model.model import (
     Append,
     Batch,
+    Branches,
+    Checkout,
     Create,
     Events,
     Everything,
     Follow,
+    Fork,
     History,
     Info,
     Load,
@@ -32,6 +35,7 @@ from tests.model.model import (
     Update,
     line_of,
 )
+from tests.model.model import Path as PathOp
 
 TENANTS = ("", "a", "a:")
 
@@ -141,10 +145,11 @@ def flood(count: int, mark: int) -> tuple[New, ...]:
     return tuple([New({"role": "user", "content": "flood", "n": [mark, n]}) for n in range(count)])
 
 
-def program(random: Random, count: int) -> list[Op]:
+def program(random: Random, count: int, *, branches: bool = False) -> list[Op]:
     """A program of operations whose every answer a ``ModelStore`` knows; same seed, same program.
 
-    Includes one flood, so that there is something to cut.
+    Includes one flood, so that there is something to cut. With branches half of the operations
+    make, move between and read them.
     """
     model = ModelStore()
     past: list[Append] = []
@@ -153,6 +158,8 @@ def program(random: Random, count: int) -> list[Op]:
     for number in range(count):
         if number == flood_at:
             op: Op = Append(random.choice(TENANTS), random.choice(NAMES), flood(2_100, number))
+        elif branches and random.randrange(2):
+            op = _draw_branching(random, model, number)
         else:
             op = _draw(random, model, past, number)
         model.answer(op)
@@ -223,6 +230,29 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
             return Update(tenant, name, {keys[0]: value, keys[1]: number}, (keys[2],))
     last: list[Op] = [Info(tenant, name), OneEvent(tenant, name, random.randrange(5))]
     return random.choice([*last, State(tenant, name)])
+
+
+def _draw_branching(random: Random, model: ModelStore, number: int) -> Op:
+    """An operation on the tree of one of few sessions, so that trees grow."""
+    tenant, name = random.choice(TENANTS[:2]), random.choice(NAMES[:2])
+    session = model.sessions.get((tenant, name))
+    public = (
+        [] if session is None else [n for n in range(len(session.events)) if session.can_follow(n)]
+    )
+    if not public:
+        return Append(tenant, name, tuple([New({"n": [number, each]}) for each in range(4)]))
+    some = random.choice([*public, *public[-5:]])
+    match random.randrange(9):
+        case 0 | 1 | 2:
+            new = tuple([New({"n": [number, each]}) for each in range(random.randrange(1, 30))])
+            return Append(tenant, name, new, parent=random.choice([None, some, some, -1, 2**20]))
+        case 3 | 4:
+            return Checkout(tenant, name, random.choice([some, some, some, None, 2**20]))
+        case 5:
+            return Fork(tenant, name, some, random.choice([None, f"branch {number}"]))
+        case 6:
+            return Branches(tenant, name)
+    return PathOp(tenant, name, random.choice([None, some]), random.choice([2_000, 10_000]))
 
 
 def _events(random: Random, number: int) -> tuple[New, ...]:

@@ -14,11 +14,14 @@ import pytest
 from engine import Store
 from eventlog.errors import TurnlogError
 from tests.model.actors import Worker, Workers, perform
-from tests.model.model import ModelStore, Op
+from tests.model.model import Append, Everything, ModelStore, New, Op
 from tests.model.programs import program
+from tests.model.staging import HANG_S
 
 SEEDS = (1, 2)
+BRANCHING_SEEDS = (3, 4)
 OPERATIONS = 90
+DIALOGUES = 400
 
 Run = Callable[[Path, list[Op], Workers], list[Any]]
 
@@ -30,9 +33,9 @@ def workers() -> Iterator[Workers]:
     started.close()
 
 
-def plainly(frequency: int) -> Run:
+def plainly(frequency: int, **options: Any) -> Run:
     def run(path: Path, ops: list[Op], workers: Workers) -> list[Any]:
-        with Store.open(path, snapshot_frequency=frequency) as store:
+        with Store.open(path, snapshot_frequency=frequency, **options) as store:
             return [perform(store, op) for op in ops]
 
     return run
@@ -81,17 +84,18 @@ RUNS: dict[str, Run] = {
     "snapshot_frequency=1": plainly(1),
     "snapshot_frequency=2": plainly(2),
     "snapshot_frequency=4096": plainly(4_096),
+    "no dictionaries": plainly(25, dictionaries=False),
     "reopened": reopened,
     "two processes in turn": in_turn,
     "killed processes": by_mortals,
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *BRANCHING_SEEDS])
 def test_what_can_be_observed_does_not_depend_on_how_it_was_run(
     seed: int, tmp_path: Path, workers: Workers
 ) -> None:
-    ops = program(Random(seed), OPERATIONS)
+    ops = program(Random(seed), OPERATIONS, branches=seed in BRANCHING_SEEDS)
     model = ModelStore()
     expected = [model.answer(op) for op in ops]
     digests = {"the model": digest(expected)}
@@ -101,6 +105,40 @@ def test_what_can_be_observed_does_not_depend_on_how_it_was_run(
         for op, answer, wanted in zip(ops, answers, expected, strict=True):
             assert answer == wanted, f"seed {seed}, {name}: {op!r:.500}"
     assert len(set(digests.values())) == 1, f"seed {seed}: {digests}"
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_a_dictionary_changes_nothing_that_can_be_observed(seed: int, tmp_path: Path) -> None:
+    """A dictionary is trained on dialogues of a tenant, and the program then goes on in there."""
+    ops = [*dialogues(Random(seed), "a"), *program(Random(seed), OPERATIONS, branches=True)]
+    model = ModelStore()
+    expected = [model.answer(op) for op in ops]
+    for wanted in (True, False):
+        path = tmp_path / str(wanted)
+        with Store.open(path, snapshot_frequency=4, dictionaries=wanted) as store:
+            answers = [perform(store, op) for op in ops[:DIALOGUES]]
+            store.flush()
+            assert store._log.trainer.wait(HANG_S)
+            answers += [perform(store, op) for op in ops[DIALOGUES:]]
+            store.flush()
+            assert (store.stats()["compression"]["with_dictionary"] > 0) == wanted
+        assert digest(answers) == digest(expected), f"dictionaries={wanted}"
+        with Store.open(path) as store:
+            assert perform(store, Everything()) == model.answer(Everything())
+            assert store.check().ok
+
+
+def dialogues(random: Random, tenant: str) -> list[Op]:
+    """More than the 1 MiB that a training takes."""
+    words = "please order number flight hotel thank you sure when would like room price".split()
+    return [
+        Append(
+            tenant,
+            f"call-{number}",
+            tuple([New({"content": " ".join(random.choices(words, k=24))}) for _ in range(24)]),
+        )
+        for number in range(DIALOGUES)
+    ]
 
 
 def digest(answers: list[Any]) -> str:
