@@ -251,7 +251,7 @@ class Session(Compacting, UpTo):
             ack: See ``append``.
             wait: See ``append``.
         """
-        if kind in SIDE:
+        if type(kind) is str and kind in SIDE:
             self._store._require_version(2, f"events of kind {kind}")
         draft = draft_event(
             kind,

@@ -21,6 +21,7 @@ from engine.following import Following
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
+from engine.projecting import Projecting
 from engine.projections import PROJECTIONS
 from engine.rebuilding import RebuildReport, rebuild
 from engine.receipt import Receipt
@@ -174,7 +175,7 @@ class Tenant(Listed, Owning, Following):
         return self.name
 
 
-class Store(ListedOfAll, Tenant, Upkeep):
+class Store(ListedOfAll, Tenant, Projecting, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process
