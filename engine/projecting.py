@@ -76,7 +76,8 @@ class Projecting:
 
         Args:
             name: 1 to 512 UTF-8 bytes.
-            apply: Called with each event. ``event.position`` rises from call to call, so a function
+            apply: Called with each event that ``read`` gives, but for those that hold documents of
+                users and tenants. ``event.position`` rises from call to call, so a function
                 that keeps it with what it makes, in one transaction, knows what it had before and
                 applies it exactly once. May be a coroutine function for the calls that end in
                 ``_async``.

@@ -280,8 +280,9 @@ class Subscription:
     It may be left and taken up again, by ``for`` and ``async for`` in turn, by one at a time, and
     goes on behind the event that it gave last; so a wait for the next one may be given up, as
     ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
-    keeps a page of 256 events, and one of a store or a tenant a window of the log beside it
-    (``PositionPager``), and no transaction; the rest waits on disk.
+    keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
+    events and one segment, of 4,096 events at most; a page of a store or a tenant is 256 events,
+    beside a window of the log (``PositionPager``).
     """
 
     def __init__(self, pager: Pager, log: Log, pool: Callable[[], Executor]) -> None:
