@@ -12,9 +12,11 @@ from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.facts import Facts, Label, Said, SessionLink
+from engine.keeping import DeadLetter
 from engine.loading import LoadResult
 from engine.modelview import Window, WindowEntry
 from engine.owners import User
+from engine.projecting import Projection
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
 from engine.runs import Run
@@ -74,6 +76,7 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "DamagedInputError",
+    "DeadLetter",
     "Document",
     "DuplicateIdError",
     "ErasureReceipt",
@@ -95,6 +98,7 @@ __all__ = [
     "OverloadedError",
     "Part",
     "PathPage",
+    "Projection",
     "QuotaExceededError",
     "ReadOnlyError",
     "RebuildReport",

@@ -7,8 +7,11 @@ with the event.
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Collection
 from typing import Final
 
+from eventlog.arguments import items
 from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
 from eventlog.record import (
@@ -133,3 +136,12 @@ def kind_name(code: int) -> str | None:
 def is_indexable(kind: int, role: int) -> bool:
     """True for what a search may find: messages, but never a tool's."""
     return kind == MESSAGE and role not in _TOOL_ROLES
+
+
+def kind_names(kinds: Collection[str]) -> frozenset[str]:
+    """The kinds that a caller asks for; one alone may be given by its name."""
+    names = [kinds] if type(kinds) is str else items(kinds, "kinds")
+    for name in names:
+        if type(name) is not str:
+            raise UsageError(f"kinds must hold names of kinds, not {reprlib.repr(name)}")
+    return frozenset(names)

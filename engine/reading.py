@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import Executor, Future, wait
 from typing import Protocol
 
 from engine.events import Event
+from engine.kinds import kind_names
+from engine.waiting import wait_for_more, wait_past_async
 from eventlog.branching import Stretch
 from eventlog.errors import SessionGoneError, StoreClosedError, TrimmedError, UsageError
 from eventlog.index import Name
@@ -22,8 +24,6 @@ from eventlog.keys import is_derived
 from eventlog.limits import (
     PAGE_BYTES,
     PAGE_EVENTS,
-    POLL_MAX_MS,
-    POLL_MIN_MS,
     READ_WINDOW_POSITIONS,
     SEGMENT_CACHE_BYTES_MAX,
 )
@@ -33,6 +33,14 @@ from eventlog.reading import Window
 from eventlog.record import CONTROL, VOID
 
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
+
+
+def kinds_wanted(kinds: Collection[str] | None) -> Callable[[Event], bool] | None:
+    """Whether an event is of one of some kinds; None for any."""
+    if kinds is None:
+        return None
+    names = kind_names(kinds)
+    return lambda event: event.kind in names
 
 
 class Pager(Protocol):
@@ -154,21 +162,39 @@ class PathPager:
 
 
 class PositionPager:
-    """Pages of all sessions, or of one tenant's, by position."""
+    """Pages of all sessions, or of one tenant's, by position.
+
+    Between pages it keeps one window: of the hot log 1,024 events, of sealed ones those of up to
+    131,072 positions, and about ``SEGMENT_CACHE_BYTES_MAX`` in any case.
+    """
 
     def __init__(
-        self, log: Log, after: int, limit: int | None, tenant: str | None, *, voids: bool = False
+        self,
+        log: Log,
+        after: int,
+        limit: int | None,
+        tenant: str | None,
+        *,
+        voids: bool = False,
+        wanted: Callable[[Event], bool] | None = None,
     ) -> None:
         self._log = log
         self._voids = voids
         self._left = limit
         self._tenant = tenant
+        self._wanted = wanted
+        self._takes_all = tenant is None and wanted is None
         self._size = WINDOW_FIRST
         self._window: Window[Event] | None = None
+        self._epoch = (0, 0)  # of the store, before the window was read
         self.following = after + 1
 
     def next_page(self) -> list[Event]:
         """See ``Pager``."""
+        if self._window is not None and self._epoch != self._current_epoch():
+            # Something was removed since; it must not come out of memory.
+            self._window = None
+            self._size = WINDOW_FIRST
         while self._left is None or self._left > 0:
             if self._window is None and not self._read_window():
                 return []
@@ -176,7 +202,7 @@ class PositionPager:
             assert window is not None
             start = self.following - window.first
             stop = min(start + PAGE_EVENTS, window.count)
-            if self._left is not None and self._tenant is None:
+            if self._left is not None and self._takes_all:
                 stop = min(stop, start + self._left)
             events = window.events(start, stop)
             self.following += len(events)
@@ -188,6 +214,8 @@ class PositionPager:
                 self._window = None
             if self._tenant is not None:
                 events = [event for event in events if event.origin.tenant == self._tenant]
+            if self._wanted is not None:
+                events = [event for event in events if self._wanted(event)]
             if self._left is not None:
                 events = events[: self._left]
                 self._left -= len(events)
@@ -195,10 +223,15 @@ class PositionPager:
                 return events
         return []
 
+    def _current_epoch(self) -> tuple[int, int]:
+        with self._log.views.transaction() as tables:
+            return tables.commit_record().epoch
+
     def _read_window(self) -> bool:
         size = self._size
-        if self._left is not None and self._tenant is None:
+        if self._left is not None and self._takes_all:
             size = min(size, self._left)
+        self._epoch = self._current_epoch()
         window = self._log.views.read_positions(
             self.following, size, Event, bytes_max=SEGMENT_CACHE_BYTES_MAX
         )
@@ -243,6 +276,13 @@ class Subscription:
 
     Never ends by itself: ``close`` ends it, from any thread, and so does closing the store
     (``StoreClosedError``). Commits of this process wake it; those of others are polled for.
+
+    It may be left and taken up again, by ``for`` and ``async for`` in turn, by one at a time, and
+    goes on behind the event that it gave last; so a wait for the next one may be given up, as
+    ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
+    keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
+    events and one segment, of 4,096 events at most; a page of a store or a tenant is 256 events,
+    beside a window of the log (``PositionPager``).
     """
 
     def __init__(self, pager: Pager, log: Log, pool: Callable[[], Executor]) -> None:
@@ -250,6 +290,10 @@ class Subscription:
         self._log = log
         self._pool = pool
         self._ended = threading.Event()
+        self._page: list[Event] = []  # of which those before ``_index`` were given
+        self._index = 0
+        self._before = 0  # the last position before the last page was asked for
+        self._reading: Future[list[Event]] | None = None  # on the pool
 
     def close(self) -> None:
         """End the iteration, also one that waits."""
@@ -264,42 +308,77 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Event]:
         while not self._ended.is_set():
-            position = self._log.views.last_position()
-            if page := self._pager.next_page():
-                for event in page:
-                    yield event
-                    if self._ended.is_set():
-                        return
+            if self._index < len(self._page):
+                yield self._take()
+                continue
+            if self._is_reading():  # for somebody on a loop, who gave up
+                wait((self._begun(),))
+                self._set_page(self._read())
             else:
-                self._wait(position)
+                self._before = self._log.views.last_position()
+                self._set_page(self._pager.next_page())
+            if not self._page:
+                wait_for_more(self._log, self._before, self._ended.is_set)
 
-    def _wait(self, position: int) -> None:
-        delay_ms = POLL_MIN_MS
-        while not self._ended.is_set() and not self._log.wait_past(position, delay_ms / 1000):
-            delay_ms = min(POLL_MAX_MS, delay_ms * 2)
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Following(self)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    def _set_page(self, page: list[Event]) -> None:
+        self._page = page
+        self._index = 0
+
+    def _take(self) -> Event:
+        event = self._page[self._index]
+        self._index += 1
+        if self._index == len(self._page):
+            self._set_page([])
+        return event
+
+    async def _next_async(self) -> Event:
         while not self._ended.is_set():
-            position = self._log.views.last_position()
-            if page := await _page_on_pool(self._pager, self._pool):
-                for event in page:
-                    yield event
-                    if self._ended.is_set():
-                        return
-            else:
-                await self._wait_async(position)
-
-    async def _wait_async(self, position: int) -> None:
-        delay_ms = POLL_MIN_MS
-        while not self._ended.is_set() and self._log.views.last_position() <= position:
-            if self._log.is_closed:
-                raise StoreClosedError("the store is closed")
-            future = self._log.next_commit()
-            if self._ended.is_set() or self._log.views.last_position() > position:
-                self._log.forget_commit(future)
-                return
+            if self._index < len(self._page):
+                return self._take()
+            reading = self._begun()
             try:
-                await asyncio.wait((future,), timeout=delay_ms / 1000)
-            finally:
-                self._log.forget_commit(future)
-            delay_ms = min(POLL_MAX_MS, delay_ms * 2)
+                await asyncio.wrap_future(reading)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                self._reading = None
+                raise
+            self._set_page(self._read())
+            if not self._page:
+                await wait_past_async(self._log, self._before, None, self._ended.is_set)
+        raise StopAsyncIteration
+
+    def _is_reading(self) -> bool:
+        return self._reading is not None and not self._reading.cancelled()
+
+    def _begun(self) -> Future[list[Event]]:
+        """The page that is read on the pool; a reading that its user gave up is taken up again."""
+        if self._reading is None or self._reading.cancelled():
+            self._before = self._log.views.last_position()
+            try:
+                self._reading = self._pool().submit(self._pager.next_page)
+            except RuntimeError as error:  # the pool was shut down with the store
+                raise StoreClosedError("the store is closed") from error
+        return self._reading
+
+    def _read(self) -> list[Event]:
+        """What was read on the pool."""
+        reading, self._reading = self._reading, None
+        assert reading is not None
+        return reading.result()
+
+
+class _Following:
+    """The ``async for`` of a subscription: no generator, which a cancelled step would end."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._subscription._next_async()

@@ -103,7 +103,7 @@ class RunsAt:
         value = value_of(stored, status=str)
         owner = value.get("owner")
         status = value["status"]
-        if self._judges and owner is not None and status in OPEN and not _may_live(owner):
+        if self._judges and owner is not None and status in OPEN and not may_live(owner):
             status = INTERRUPTED
         return Run(
             stored.key,
@@ -144,7 +144,7 @@ class Runs(RunsAt):
         The ack raises ``AppendConflictError`` when there is a run of that id.
         """
         _check_status(status, OPEN)
-        value: dict[str, Any] = {"status": status, "owner": _owner()}
+        value: dict[str, Any] = {"status": status, "owner": owning_process()}
         if metadata is not None:
             if type(metadata) is not dict:
                 raise UsageError("metadata must be a dict")
@@ -165,7 +165,9 @@ class Runs(RunsAt):
         """
         _check_status(status, OPEN)
         stored, kept = self._kept(run_id)
-        return self._set(run_id, {**kept, "status": status, "owner": _owner()}, stored, wait)
+        return self._set(
+            run_id, {**kept, "status": status, "owner": owning_process()}, stored, wait
+        )
 
     def end(
         self,
@@ -237,7 +239,7 @@ def _check_status(status: str, allowed: tuple[str, ...]) -> None:
         raise UsageError(f"status must be one of {', '.join(allowed)}, not {status!r}")
 
 
-def _owner() -> dict[str, Any]:
+def owning_process() -> dict[str, Any]:
     """This process, known well enough to see later whether it still lives."""
     me = process_identity()
     return {
@@ -249,7 +251,7 @@ def _owner() -> dict[str, Any]:
     }
 
 
-def _may_live(owner: Mapping[str, Any]) -> bool:
+def may_live(owner: Mapping[str, Any]) -> bool:
     """Whether a run's owner may still live; judged by its pid only where pids agree."""
     known = ProcessIdentity(
         owner["pid"], owner["start"], 0, owner["boot"], owner["namespace"], owner["host"], ""

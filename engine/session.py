@@ -24,10 +24,11 @@ from engine.drafting import (
 from engine.events import OPENING_FACTS, Event, SessionInfo
 from engine.history import last_bodies
 from engine.kinds import CONTROLS, SIDE
-from engine.reading import Events, SessionPager, Subscription
+from engine.reading import Events, SessionPager, Subscription, kinds_wanted
 from engine.spaces import Space
 from engine.state import read_fold, state_of, variables_of
 from engine.variables import Variable, change_body, versions_of
+from engine.waiting import UpTo
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
 from eventlog.arguments import items, whole
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Compacting):
+class Session(Compacting, UpTo):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. What ``tenant.session`` takes
@@ -621,13 +622,12 @@ class Session(Compacting):
         kinds: Collection[str] | None,
         number: int | None = None,
     ) -> SessionPager:
-        wanted = None if kinds is None else _kind_names(kinds)
         return SessionPager(
             self._store._log,
             self._name,
             first,
             U64_MAX if last is None else last,
-            None if wanted is None else (lambda event: event.kind in wanted),
+            kinds_wanted(kinds),
             number,
         )
 
@@ -662,6 +662,9 @@ class Session(Compacting):
         self, after: int | None = None, kinds: Collection[str] | None = None
     ) -> Subscription:
         """Events after a sequence, then each new one as it is committed.
+
+        The iteration raises ``TrimmedError`` when events that it did not give yet were purged, and
+        ``SessionGoneError`` when the session was deleted and made anew.
 
         Args:
             after: Sequence after which to begin; -1 for all, None for those from now on.
@@ -735,14 +738,6 @@ class Session(Compacting):
         facts = self._store._log.views.facts(self._name)
         head = -1 if facts is None else signed_head(facts.head)
         return None if head < 0 else head
-
-
-def _kind_names(kinds: Collection[str]) -> frozenset[str]:
-    names = [kinds] if type(kinds) is str else items(kinds, "kinds")
-    for name in names:
-        if type(name) is not str:
-            raise UsageError(f"kinds must hold names of kinds, not {reprlib.repr(name)}")
-    return frozenset(names)
 
 
 _NO_FACTS: Final = (None,) * len(OPENING_FACTS)

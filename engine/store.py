@@ -17,11 +17,12 @@ from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event
 from engine.fold import folds_of
+from engine.following import Following
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
+from engine.projecting import Projecting
 from engine.projections import PROJECTIONS
-from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.receipt import Receipt
 from engine.salvage import Lost, salvage_lines
@@ -29,7 +30,7 @@ from engine.session import Session
 from engine.telling import telling
 from engine.upkeep import Upkeep
 from eventlog.ack import Ack
-from eventlog.arguments import callback, flag, folder, items, seconds, whole
+from eventlog.arguments import callback, folder, items, seconds
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
@@ -47,7 +48,6 @@ from eventlog.limits import (
     LOCK_DEADLINE_MS,
     MAP_BYTES,
     POOL_THREADS,
-    POSITION_MAX,
 )
 from eventlog.log import Log
 from eventlog.recount import OnProgress
@@ -63,7 +63,7 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant(Listed, Owning):
+class Tenant(Listed, Owning, Following):
     """One tenant's world: its sessions, and nothing of any other tenant."""
 
     name: str
@@ -171,46 +171,11 @@ class Tenant(Listed, Owning):
         """
         return export_lines(self._store._log, events)
 
-    def read(self, after: int = 0, limit: int | None = None, *, voids: bool = False) -> Events:
-        """Events by position, after a position, lazily.
-
-        Called on the store it gives all tenants' events, on a tenant its own.
-
-        Args:
-            after: Position after which to begin; 0 for all.
-            limit: At most so many events.
-            voids: Also give those that were removed, as events of kind ``void`` without content,
-                and those of the sessions that the store keeps for itself (``aliases``), so that
-                there is one for each position.
-        """
-        whole(after, "after", 0, POSITION_MAX)
-        if limit is not None:
-            whole(limit, "limit", 0, POSITION_MAX)
-        return Events(
-            PositionPager(
-                self._store._log, after, limit, self._scope(), voids=flag(voids, "voids")
-            ),
-            self._store._pool,
-        )
-
-    def subscribe(self, after: int | None = None) -> Subscription:
-        """Events after a position, then each new one as it is committed, in position order.
-
-        Args:
-            after: Position after which to begin; None for those from now on.
-        """
-        log = self._store._log
-        if after is None:
-            after = log.views.last_position()
-        else:
-            whole(after, "after", 0, POSITION_MAX)
-        return Subscription(PositionPager(log, after, None, self._scope()), log, self._store._pool)
-
     def _scope(self) -> str | None:
         return self.name
 
 
-class Store(ListedOfAll, Tenant, Upkeep):
+class Store(ListedOfAll, Tenant, Projecting, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process

@@ -93,6 +93,9 @@ PAGE_MAX: Final = 10_000  # sessions or events of one page that a caller asks fo
 PAGE_EVENTS: Final = 256  # made at once by an iterator: more set off the garbage collector
 PAGE_BYTES: Final = 4 * MIB
 
+# Projections of applications
+DEAD_LETTERS_MAX: Final = 16_384  # of one: more are no bad events but a fault of its function
+
 # Blobs
 CHUNK_BYTES_MAX: Final = MIB - 32  # content of a chunk; its value fills 256 LMDB pages exactly
 BLOB_BYTES_MAX: Final = 1 << 40  # content of a blob: as much as the map holds

@@ -14,6 +14,7 @@ from engine import (
     Ack,
     AppendConflictError,
     DamagedInputError,
+    Projection,
     Store,
     StoreUnavailableError,
     UsageError,
@@ -162,9 +163,30 @@ def calls() -> Iterator[tuple[str, str, Call]]:
             name,
             lambda store, value, name=name: asyncio.run(store.sessions_async(**{name: value})),
         )
-    for name in ("after", "limit"):
+    for name in ("after", "limit", "min_position", "voids"):
         yield "read", name, lambda store, value, name=name: list(store.read(**{name: value}))
-    yield "subscribe", "after", lambda store, value: store.subscribe(value).close()
+    yield "read", "timeout", lambda store, value: store.read(min_position=0, timeout=value)
+    yield "up_to", "position", lambda store, value: session(store).up_to(value)
+    for name in ("after", "kinds"):
+        yield (
+            "subscribe",
+            name,
+            lambda store, value, name=name: store.subscribe(**{name: value}).close(),
+        )
+    for name in ("name", "tenant", "kinds", "on_poison", "retries"):
+        yield (
+            "projection",
+            name,
+            lambda store, value, name=name: store.projection(
+                **{"name": "x", "apply": print, "on_poison": "retry", name: value}
+            ),
+        )
+    yield (
+        "run_once",
+        "limit",
+        lambda store, value: project(store, lambda each: each.run_once(value)),
+    )
+    yield "reset", "position", lambda store, value: project(store, lambda each: each.reset(value))
     yield "history", "limit", lambda store, value: session(store).history(value)
     yield (
         "history_async",
@@ -194,6 +216,11 @@ def calls() -> Iterator[tuple[str, str, Call]]:
     yield "result", "timeout", lambda store, value: session(store).append({}).result(value)
     yield "on_rejected", "on_rejected", lambda store, value: setattr(store, "on_rejected", value)
     yield "open", "path", lambda store, value: Store.open(value).close()
+
+
+def project(store: Store, call: Callable[[Projection], object]) -> None:
+    with store.projection("x", lambda event: None) as projection:
+        call(projection)
 
 
 def reopen(store: Store, **options: Any) -> None:

@@ -146,8 +146,8 @@ def test_a_run_reads_as_interrupted_once_its_process_is_gone(
 def test_an_owner_is_judged_where_pids_agree(
     store: Store, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], expected: str
 ) -> None:
-    real = runs_module._owner
-    monkeypatch.setattr(runs_module, "_owner", lambda: {**real(), **changes})
+    real = runs_module.owning_process
+    monkeypatch.setattr(runs_module, "owning_process", lambda: {**real(), **changes})
     call = store.session("a")
     call.runs.begin("r").result(HANG_S)
     assert [each.status for each in call.runs.list()] == [expected]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from engine import Event, Store, Subscription
-from eventlog.errors import StoreClosedError, UsageError
+from engine import Event, Store, Subscription, reading
+from eventlog.errors import CorruptionError, NotUpToBoundError, StoreClosedError, UsageError
 from tests.model.actors import Workers
 from tests.model.model import Append, New
 from tests.model.staging import HANG_S, halted, in_threads
@@ -342,6 +343,290 @@ def test_an_event_is_not_missed_that_was_committed_while_it_looked(store: Store,
     thread.join(HANG_S)
     assert found == [1]
     assert not missed
+
+
+@pytest.mark.parametrize("of", ["store", "tenant"])
+def test_kinds_can_be_chosen_by_position_too(store: Store, of: str) -> None:
+    """Also where pages hold none of them, and beside what the store keeps for itself."""
+    scope = store if of == "store" else store.tenant("acme")
+    call = store.tenant("acme").session("s")
+    subscription = scope.subscribe(after=0, kinds=["label", "custom"])
+    for n in range(3):
+        call.append_many([{"n": -1}] * 700)
+        call.append_event("label" if n % 2 else "custom", {"n": n})
+        call.alias(f"alias {n}")
+    store.flush(HANG_S)
+    assert numbers(subscription, 3) == [0, 1, 2]
+    assert numbers(scope.subscribe(after=0, kinds="label"), 1) == [1]
+    with pytest.raises(UsageError):
+        scope.subscribe(kinds=[1])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("of", ["store", "session"])
+def test_a_wait_that_was_given_up_loses_nothing(store: Store, of: str) -> None:
+    """A cancelled ``anext`` ended the iteration, and the page that it read was lost.
+
+    Whoever waits with a timeout would have had a gap, without a sign of it.
+    """
+    call = store.session("s")
+
+    async def main() -> list[Any]:
+        subscription = store.subscribe(after=0) if of == "store" else call.subscribe(after=-1)
+        events = aiter(subscription)
+        found: list[Any] = []
+        given_up = 0
+        for n in range(200):
+            ack = call.append({"n": n})
+            for _ in range(n % 7):
+                await asyncio.sleep(0)
+            step = asyncio.ensure_future(anext(events))
+            for _ in range(n % 5):
+                await asyncio.sleep(0)
+            step.cancel()
+            try:
+                found.append((await step).body["n"])
+            except asyncio.CancelledError:
+                given_up += 1
+            await ack
+        with pytest.raises(TimeoutError):
+            while True:
+                found.append((await asyncio.wait_for(anext(events), 0.2)).body["n"])
+        assert given_up
+        call.append({"n": 200})
+        found.append((await anext(events)).body["n"])
+        subscription.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+        return found
+
+    assert run(main()) == list(range(201))
+    assert len(store._log._futures) == 0
+
+
+def test_a_page_that_was_given_up_is_taken_up_by_a_thread(store: Store) -> None:
+    """It was read on the pool when its reader went away, and saw the store as it was then."""
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    subscription = call.subscribe(after=0)
+    began, go_on = threading.Event(), threading.Event()
+    read = subscription._pager.next_page
+
+    def slowly() -> list[Event]:
+        found = read()
+        began.set()
+        assert go_on.wait(HANG_S)
+        return found
+
+    async def give_up() -> None:
+        step = asyncio.ensure_future(anext(aiter(subscription)))
+        await asyncio.get_running_loop().run_in_executor(None, began.wait)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+
+    subscription._pager.next_page = slowly  # type: ignore[method-assign]
+    run(give_up())
+    subscription._pager.next_page = read  # type: ignore[method-assign]
+    call.append({"n": 1}).result()  # committed after that page was read, and empty
+    go_on.set()
+    assert numbers(subscription, 1) == [1]
+
+
+def test_leaving_and_going_on_gives_each_event_once(store: Store) -> None:
+    """What was left of a page was lost when its user left the loop."""
+    call = store.session("s")
+    call.append_many([{"n": n} for n in range(1_000)]).result()
+
+    async def main() -> list[Any]:
+        found = []
+        subscription = store.subscribe(after=0)
+        while len(found) < 1_000:
+            for event in islice(iter(subscription), 7):
+                found.append(event.body["n"])
+                if len(found) == 1_000:
+                    return found
+            async for event in subscription:
+                found.append(event.body["n"])
+                if not len(found) % 3:
+                    break
+        return found
+
+    assert run(main()) == list(range(1_000))
+
+
+def test_an_error_is_told_once_and_the_rest_follows(store: Store) -> None:
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    subscription = store.subscribe(after=0)
+    read = subscription._pager.next_page
+
+    def fail() -> list[Event]:
+        subscription._pager.next_page = read  # type: ignore[method-assign]
+        raise CorruptionError("is damaged", where="a row")
+
+    async def main() -> Any:
+        subscription._pager.next_page = fail  # type: ignore[method-assign]
+        with pytest.raises(CorruptionError):
+            await anext(aiter(subscription))
+        return (await anext(aiter(subscription))).body["n"]
+
+    assert run(main()) == 0
+
+
+def test_a_follower_reads_through_what_was_removed(checked_store: Callable[..., Store]) -> None:
+    """Also of what it had in memory: removed is removed."""
+    store = checked_store(snapshot_frequency=1)
+    for name in ("gone", "kept", "purged", "gone too"):
+        store.session(name).append_many([{"n": name, "m": n} for n in range(700)]).result()
+    store.flush(HANG_S)
+    whole, subscription = (store.subscribe(after=0, kinds="message") for _ in range(2))
+    assert len(numbers(whole, 2_800)) == 2_800
+    events = iter(subscription)
+    assert [next(events).body["n"] for _ in range(10)] == ["gone"] * 10
+    store.session("gone").delete().result()
+    store.session("gone too").erase(HANG_S)
+    store.session("purged").purge(650).result()
+    store.session("last").append({"n": "last"}).result()
+    rest = [event.body["n"] for event in islice(events, 256 - 10 + 700 + 50 + 1)]
+    assert rest == ["gone"] * 246 + ["kept"] * 700 + ["purged"] * 50 + ["last"]
+    subscription.close()
+
+
+@pytest.mark.parametrize("state", ["hot", "sealed"])
+def test_a_slow_subscriber_keeps_a_window_and_no_transaction(
+    checked_store: Callable[..., Store], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds are those of ``PositionPager``, here smaller ones."""
+    monkeypatch.setattr(reading, "SEGMENT_CACHE_BYTES_MAX", 256 * 1024)
+    monkeypatch.setattr(reading, "PAGE_EVENTS", 16)
+    store = checked_store()
+    pieces = random.Random(7)
+    for n in range(40):
+        call = store.session(f"s{n}")
+        call.append_many([{"n": n, "x": pieces.randbytes(2_000)} for _ in range(50)]).result()
+    if state == "sealed":
+        store.close()
+        Store.vacuum(store.path)
+        store = checked_store()
+    of_store, of_session = store.subscribe(after=0), store.session("s3").subscribe(after=-1)
+    slow = iter(of_store)
+    assert next(iter(of_session)).body["n"] == 3
+    assert len(of_session._page) <= 16 + 50  # and a segment
+    largest = 0
+    for count, event in enumerate(islice(slow, 2_000)):
+        pager = of_store._pager
+        assert isinstance(pager, reading.PositionPager)
+        window = pager._window
+        if window is not None and window._events:
+            size = sum([len(each.payload) for each in window._events])
+        else:
+            size = 0 if window is None else window.byte_count
+        largest = max(largest, size)
+        assert event.body["n"] == count // 50
+        assert len(of_store._page) <= 16
+        if not count % 100:
+            readers = store._log.environment._lmdb.readers().splitlines()[1:]
+            assert all([row.split()[2] == "-" for row in readers])
+    # One segment of a session may come on top.
+    assert 100 * 1024 < largest < 2 * 256 * 1024
+
+
+# Reads that wait for a position
+
+
+@pytest.mark.parametrize("of", ["store", "tenant", "session"])
+def test_a_position_that_is_not_there_yet_is_refused(store: Store, of: str) -> None:
+    acme = store.tenant("acme")
+    position = acme.session("s").append({"n": 0}).result().position
+    scope: Any = {"store": store, "tenant": acme, "session": acme.session("s")}[of]
+    assert scope.up_to(position) is scope
+    assert run(scope.up_to_async(position, None)) is scope
+    for timeout in (0, 0.01):
+        with pytest.raises(NotUpToBoundError) as caught:
+            scope.up_to(position + 1, timeout)
+        assert caught.value.position == position
+        with pytest.raises(NotUpToBoundError) as caught:
+            run(scope.up_to_async(position + 1, timeout))
+        assert caught.value.position == position
+    for odd in (-1, 1.0, None):
+        with pytest.raises(UsageError):
+            scope.up_to(odd)
+    with pytest.raises(UsageError):
+        scope.up_to(position, -1)
+    assert len(store._log._futures) == 0
+
+
+def test_a_read_may_ask_for_a_position(store: Store) -> None:
+    position = store.tenant("acme").session("s").append({"n": 0}).result().position
+    for scope in (store, store.tenant("acme")):
+        assert [event.body["n"] for event in scope.read(min_position=position)] == [0]
+        with pytest.raises(NotUpToBoundError):
+            scope.read(min_position=position + 1, timeout=0.01)
+
+        async def main(scope: Any = scope) -> list[Any]:
+            with pytest.raises(NotUpToBoundError):
+                await scope.read_async(min_position=position + 1)
+            events = await scope.read_async(0, 5, min_position=position, timeout=1)
+            return [event.body["n"] async for event in events]
+
+        assert run(main()) == [0]
+
+
+@pytest.mark.parametrize("way", ["thread", "loop"])
+def test_a_read_waits_for_what_another_process_commits(
+    checked_store: Callable[..., Store], workers: Workers, store_path: Path, way: str
+) -> None:
+    store = checked_store()
+    other = workers.start()
+    began = threading.Event()
+
+    def write() -> None:
+        assert began.wait(HANG_S)
+        other.perform(store_path, Append("", "s", tuple(New({"n": n}) for n in range(3))))
+
+    def wait_in_thread() -> list[Any]:
+        began.set()
+        events = store.read(min_position=3, timeout=HANG_S)
+        assert len(store.session("s").up_to(3).history()) == 3
+        return [event.body["n"] for event in events]
+
+    async def wait_on_loop() -> list[Any]:
+        began.set()
+        events = await store.read_async(min_position=3, timeout=None)
+        return [event.body["n"] async for event in events]
+
+    wait = wait_in_thread if way == "thread" else (lambda: run(wait_on_loop()))
+    found = in_threads(write, wait)
+    other.close()
+    assert found[1] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["thread", "loop"])
+def test_closing_the_store_ends_a_wait_for_a_position(store_path: Path, way: str) -> None:
+    store = Store.open(store_path)
+    began = threading.Event()
+    errors: list[BaseException] = []
+
+    async def on_loop() -> None:
+        began.set()
+        await store.read_async(min_position=9, timeout=None)
+
+    def wait() -> None:
+        try:
+            if way == "loop":
+                run(on_loop())
+            else:
+                began.set()
+                store.read(min_position=9, timeout=None)
+        except StoreClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert began.wait(HANG_S)
+    store.close()
+    thread.join(HANG_S)
+    assert not thread.is_alive() and len(errors) == 1
 
 
 def test_both_ways_of_iterating_may_take_turns(store: Store) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import Store
+from engine import Projection, Store, Tenant
 from engine.artifacts import Artifacts, ArtifactsAt
 from engine.at import SessionAt
 from engine.blobs import BlobReader, Blobs
@@ -23,7 +23,7 @@ from eventlog.limits import MIB
 
 HANG_S = 60.0
 CLASSES = (
-    *(Store, Session, SessionAt, Blobs, BlobReader),
+    *(Store, Tenant, Session, SessionAt, Blobs, BlobReader, Projection),
     *(Documents, DocumentsAt, Artifacts, ArtifactsAt, Runs, RunsAt, ToolCalls, ToolCallsAt),
 )
 TWINS = [
