@@ -640,7 +640,7 @@ class ModelStore:
         head = -1 if session is None else session.head
         if op.expected_head is not None and op.expected_head != head:
             return Refused("AppendConflictError")
-        repeated = self._repeated(op.tenant, session, op.events)
+        repeated = self._repeated(op.tenant, session, op.events, op.parent)
         if repeated is not None:
             return repeated
         if op.parent not in (None, -1) and (session is None or not session.can_follow(op.parent)):
@@ -657,7 +657,11 @@ class ModelStore:
         return placed
 
     def _repeated(
-        self, tenant: str, session: ModelSession | None, events: tuple[New, ...]
+        self,
+        tenant: str,
+        session: ModelSession | None,
+        events: tuple[New, ...],
+        parent: int | None,
     ) -> Placed | Refused | None:
         ids = [new.id for new in events if new.id is not None]
         if len(ids) != len(set(ids)):
@@ -675,6 +679,9 @@ class ModelStore:
             for kept, new in zip(known, events, strict=True)
         ]
         first = found[0].sequence
+        follows = -1 if found[0].parent is None else found[0].parent
+        if known[0] is not None and parent not in (None, follows):
+            return Refused("DuplicateIdError")
         if not all(same) or [kept.sequence for kept in found] != [
             first + number for number in range(len(events))
         ]:
