@@ -17,6 +17,7 @@ from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event
 from engine.fold import folds_of
+from engine.forgetting import Forgetting, ForgettingTenants
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
@@ -24,6 +25,7 @@ from engine.projections import PROJECTIONS
 from engine.reading import Events, PositionPager, Subscription
 from engine.rebuilding import RebuildReport, rebuild
 from engine.receipt import Receipt
+from engine.retention import Retaining
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session
 from engine.telling import telling
@@ -63,7 +65,7 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant(Listed, Owning):
+class Tenant(Listed, Owning, Retaining, Forgetting):
     """One tenant's world: its sessions, and nothing of any other tenant."""
 
     name: str
@@ -210,7 +212,7 @@ class Tenant(Listed, Owning):
         return self.name
 
 
-class Store(ListedOfAll, Tenant, Upkeep):
+class Store(ListedOfAll, ForgettingTenants, Tenant, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process
