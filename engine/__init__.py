@@ -15,7 +15,7 @@ from engine.facts import Facts, Label, Said, SessionLink
 from engine.loading import LoadResult
 from engine.modelview import Window, WindowEntry
 from engine.owners import User
-from engine.policy import RetentionDecision, RetentionPolicy, RetentionReport
+from engine.policy import RetentionDamage, RetentionDecision, RetentionPolicy, RetentionReport
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
 from engine.runs import Run
@@ -100,6 +100,7 @@ __all__ = [
     "ReadOnlyError",
     "RebuildReport",
     "RestoreReport",
+    "RetentionDamage",
     "RetentionDecision",
     "RetentionPolicy",
     "RetentionReport",

@@ -16,7 +16,7 @@ from typing import Final
 from engine.contents import export_lines
 from engine.events import Event
 from engine.reading import SessionPager
-from eventlog.errors import SessionGoneError, TrimmedError
+from eventlog.errors import CorruptionError, SessionGoneError, TrimmedError
 from eventlog.index import Name
 from eventlog.limits import MIB
 from eventlog.log import Log
@@ -43,18 +43,24 @@ class Archive:
             kept.
 
         Raises:
-            CorruptionError: One of them is damaged.
+            CorruptionError: One of them is damaged; nothing of it was kept.
         """
         start = self._size
         try:
             lines = export_lines(self._log, _events(self._log, name, number, first, stop))
             self._write(lines)
         except (SessionGoneError, TrimmedError):
-            FILES.truncate(self._descriptor, start)
-            self._size = start
+            self._take_back(start)
             return False
+        except CorruptionError:
+            self._take_back(start)
+            raise
         self.event_count += stop - first
         return True
+
+    def _take_back(self, size: int) -> None:
+        FILES.truncate(self._descriptor, size)
+        self._size = size
 
     def _write(self, lines: Iterable[str]) -> None:
         piece = bytearray()

@@ -32,7 +32,8 @@ class Holding(Compacting):
 
         It also refuses ``erase_user`` and ``erase_tenant`` without ``force``. What names the
         session itself, ``delete``, ``erase`` and ``purge``, is not refused. A session may have
-        several holds; ``facts.holds`` tells them. Creates the session. Reads its holds before this
+        several holds; ``facts.holds`` tells them. An event like others, which rules of age count.
+        Creates the session. Reads its holds before this
         returns.
 
         Args:

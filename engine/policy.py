@@ -107,6 +107,21 @@ class RetentionDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionDamage:
+    """A session that was left alone because it is damaged.
+
+    Attributes:
+        tenant: The tenant's name.
+        session: The session's name.
+        reason: What cannot be read of it.
+    """
+
+    tenant: str
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionReport:
     """What applying a policy came to; of a dry run, what it would.
 
@@ -117,6 +132,7 @@ class RetentionReport:
         purged: Sessions of which the beginning went.
         held: Sessions that would have gone, or lost their beginning, and are held.
         changed: Sessions that were left alone since they had an event, or were removed, meanwhile.
+        damaged: Sessions that were left alone since what had to be read of them is damaged.
         bytes_before: What events and contents took; None without ``max_total_bytes``.
         bytes_after: What those of them take that stay, purges not counted.
         receipts: Of the sessions that were erased.
@@ -129,6 +145,7 @@ class RetentionReport:
     purged: tuple[RetentionDecision, ...]
     held: tuple[RetentionDecision, ...]
     changed: tuple[RetentionDecision, ...] = ()
+    damaged: tuple[RetentionDamage, ...] = ()
     bytes_before: int | None = None
     bytes_after: int | None = None
     receipts: tuple[ErasureReceipt, ...] = ()

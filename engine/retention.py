@@ -21,7 +21,13 @@ from engine.drafting import draft_control
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.events import Event
 from engine.holds import NOT_HELD
-from engine.policy import RetentionDecision, RetentionPolicy, RetentionReport, Rule
+from engine.policy import (
+    RetentionDamage,
+    RetentionDecision,
+    RetentionPolicy,
+    RetentionReport,
+    Rule,
+)
 from engine.purgefloor import purge_floor
 from engine.reading import SessionPager
 from engine.survey import Surveyed, survey
@@ -30,6 +36,7 @@ from eventlog.ack import Ack, Removal
 from eventlog.arguments import callback, flag, folder, whole
 from eventlog.errors import (
     AppendConflictError,
+    CorruptionError,
     SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
@@ -88,7 +95,7 @@ class Retaining:
 
         Raises:
             UsageError: The time is missing, or there is something at the archive's path.
-            CorruptionError: What is to be read is damaged. With an archive nothing went then.
+            CorruptionError: A session's row is damaged; nothing went. Other damage is reported.
             StorageFullError, StoreUnavailableError: The archive could not be written; nothing went.
             FormatVersionError: The store has format version 1.
         """
@@ -150,8 +157,13 @@ class _Plan:
     purged: list[tuple[Surveyed, RetentionDecision]] = field(default_factory=list)
     held: list[RetentionDecision] = field(default_factory=list)
     changed: list[RetentionDecision] = field(default_factory=list)
+    damaged: list[RetentionDamage] = field(default_factory=list)
     bytes_before: int | None = None
     bytes_after: int | None = None
+
+    def damage(self, each: Surveyed, error: CorruptionError) -> None:
+        """A session is left alone, because it is damaged."""
+        self.damaged.append(RetentionDamage(*each.name, str(error)))
 
 
 class _Run:
@@ -196,6 +208,7 @@ class _Run:
             tuple([decision for _, decision in plan.purged]),
             tuple(plan.held),
             tuple(plan.changed),
+            tuple(plan.damaged),
             plan.bytes_before,
             plan.bytes_after,
             tuple(receipts),
@@ -210,7 +223,7 @@ class _Run:
         kept: list[_Looked] = []
         sizes = self._content_sizes(sessions)
         for each in sessions:
-            looked = self._look(each, sizes)
+            looked = self._look(plan, each, sizes)
             self._step()
             if looked is not None:
                 kept.append(looked)
@@ -275,6 +288,9 @@ class _Run:
             floor = purge_floor(self._session(each), each.number, wanted)
         except _GONE:  # it is told when it is looked at again
             return
+        except CorruptionError as error:
+            plan.damage(each, error)
+            return
         if floor <= each.first:
             return
         decision = self._decision(looked, "max_entries", floor)
@@ -294,8 +310,8 @@ class _Run:
                 found = event.sequence
         return None
 
-    def _look(self, each: Surveyed, sizes: dict[bytes, int]) -> _Looked | None:
-        """None when it was removed meanwhile."""
+    def _look(self, plan: _Plan, each: Surveyed, sizes: dict[bytes, int]) -> _Looked | None:
+        """None when it was removed meanwhile, or is damaged."""
         looked = _Looked(each, each.position, each.updated_us)
         try:
             if self._policy.kinds is not None or each.first:
@@ -318,6 +334,9 @@ class _Run:
                         ]
                     )
         except _GONE:
+            return None
+        except CorruptionError as error:
+            plan.damage(each, error)
             return None
         return looked
 
@@ -350,10 +369,13 @@ class _Run:
                 kept: list[tuple[Surveyed, RetentionDecision]] = []
                 for each, decision in planned:
                     stop = each.first + decision.event_count
-                    if archive.add(each.name, each.number, each.first, stop):
-                        kept.append((each, decision))
-                    else:
-                        plan.changed.append(decision)
+                    try:
+                        if archive.add(each.name, each.number, each.first, stop):
+                            kept.append((each, decision))
+                        else:
+                            plan.changed.append(decision)
+                    except CorruptionError as error:
+                        plan.damage(each, error)
                     self._step()
                 planned[:] = kept
             return path if archive.event_count else None
@@ -377,6 +399,8 @@ class _Run:
                     ack.result()
                 except _GONE:
                     self._leave(plan, each, decision)
+                except CorruptionError as error:
+                    plan.damage(each, error)
                 else:
                     if self._policy.erase:
                         receipts.append(erase(self._log, ack, None))
@@ -393,6 +417,8 @@ class _Run:
                 session._purge(decision.first, each.number, (NOT_HELD,), WAIT_S).result()
             except _GONE:
                 self._leave(plan, each, decision)
+            except CorruptionError as error:
+                plan.damage(each, error)
             else:
                 done.append((each, decision))
             self._step()

@@ -37,9 +37,15 @@ def run(
                 if planned.deleted or planned.purged:
                     terminal.confirm(f"Remove {_counted(planned)} for good?", yes=False)
             report = _apply(store, policy, tenant, now_us=now_us, archive=archive)
+    for damaged in report.damaged:
+        whose = f" of tenant {terminal.quote(damaged.tenant)}" if damaged.tenant else ""
+        terminal.complain(
+            f"session {terminal.quote(damaged.session)}{whose} is left alone: {damaged.reason}"
+        )
+    code = ExitCode.CORRUPTION if report.damaged else ExitCode.OK
     if as_json:
         screen.data(_told(report))
-        return ExitCode.OK
+        return code
     for decisions, did in ((report.deleted, "removed"), (report.purged, "purged")):
         for each in decisions:
             screen.line(_line(each, f"would be {did}" if dry_run else did))
@@ -54,7 +60,7 @@ def run(
     )
     if report.archive is not None:
         screen.line(f"what went is in {terminal.quote(str(report.archive))}, for turnlog import")
-    return ExitCode.OK
+    return code
 
 
 def _apply(
@@ -90,6 +96,14 @@ def _told(report: RetentionReport) -> dict[str, Any]:
         "held": [_decision(each) for each in report.held],
         "skipped_held": report.skipped_held,
         "changed": [_decision(each) for each in report.changed],
+        "damaged": [
+            {
+                "tenant": escape(each.tenant),
+                "session": escape(each.session),
+                "reason": escape(each.reason),
+            }
+            for each in report.damaged
+        ],
         "bytes_before": report.bytes_before,
         "bytes_after": report.bytes_after,
         "archive": None if report.archive is None else escape(str(report.archive)),
