@@ -16,6 +16,7 @@ from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.hidden import hidden_name
 from engine.holds import NOT_HELD
 from engine.owners import USER_DOCUMENTS
+from engine.pausing import Pause
 from engine.retention import WAIT_S
 from engine.session import Session
 from engine.survey import Surveyed, survey
@@ -111,9 +112,12 @@ def _forget(
     store._refuse_closed()
     log = store._log
     require_removal(log)
+    pause = Pause()
     receipts: list[ErasureReceipt] = []
     while True:
-        chosen = [each for each in survey(log, store._facts, tenant, hidden=True) if takes(each)]
+        chosen = [
+            each for each in survey(log, store._facts, tenant, pause, hidden=True) if takes(each)
+        ]
         if not chosen:
             return receipts
         held = [each.name[1] for each in chosen if each.facts.holds]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.events import Event
 from engine.pathscan import PathScan
+from engine.pausing import Pause
 from engine.reading import SessionPager
 from engine.toolcalls import PENDING
 from engine.toolgroups import MENTION, tools_of
@@ -70,7 +71,7 @@ class _Calls:
             before = parent + 1
 
 
-def purge_floor(session: Session, number: int, wanted: int) -> int:
+def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> int:
     """The largest floor up to one with which the invariants hold.
 
     Reads the session's messages, and decodes those that have to do with tools.
@@ -79,6 +80,7 @@ def purge_floor(session: Session, number: int, wanted: int) -> int:
         session: The session.
         number: Number of the incarnation that is meant.
         wanted: The first sequence that is to stay.
+        pause: Called between a few events.
     """
     calls = _Calls()
     pager = SessionPager(session._store._log, session._name, 0, U64_MAX, None, number)
@@ -88,6 +90,8 @@ def purge_floor(session: Session, number: int, wanted: int) -> int:
                 calls.fork(event)
             if event.kind_code == MESSAGE and MENTION in event.payload:
                 calls.take(event)
+                pause()
+        pause()
     barriers = [*_open_calls(session, calls), *_compactions(session, wanted)]
     floor = min([wanted, *barriers])
     while True:

@@ -4,7 +4,7 @@ Invariants:
     1. Nothing is removed that differs from what was decided on: a session goes only if it has no
        event more than then, and is not held, in the commit that removes it.
     2. With an archive, nothing is removed before all that goes is in it and on disk.
-    3. No clock is read here: whoever applies rules of age says what time it is.
+    3. No time of day is read here: whoever applies rules of age says what time it is.
     4. A dry run decides as any other, and writes nothing.
 """
 
@@ -21,6 +21,7 @@ from engine.drafting import draft_control
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.events import Event
 from engine.holds import NOT_HELD
+from engine.pausing import Pause
 from engine.policy import (
     RetentionDamage,
     RetentionDecision,
@@ -184,12 +185,15 @@ class _Run:
         self._policy = policy
         self._now_us = now_us
         self._tell = tell
+        self._pause = Pause()
         self._done = self._total = 0
 
     def apply(self, tenants: list[str], archive: Path | None, dry_run: bool) -> RetentionReport:
         """See ``Retaining.apply_retention``."""
         sessions = [
-            each for tenant in tenants for each in survey(self._log, self._store._facts, tenant)
+            each
+            for tenant in tenants
+            for each in survey(self._log, self._store._facts, tenant, self._pause)
         ]
         self._total = len(sessions)
         plan = self._decide(sessions)
@@ -285,7 +289,7 @@ class _Run:
             wanted = self._nth_newest(each, most)
             if wanted is None:
                 return
-            floor = purge_floor(self._session(each), each.number, wanted)
+            floor = purge_floor(self._session(each), each.number, wanted, self._pause)
         except _GONE:  # it is told when it is looked at again
             return
         except CorruptionError as error:
@@ -346,7 +350,7 @@ class _Run:
         if self._policy.max_total_bytes is not None:
             for tenant in {each.name[0] for each in sessions}:
                 with self._log.views.transaction() as tables:
-                    found.update(content_bytes(tables, tenant))
+                    found.update(content_bytes(tables, tenant, self._pause))
         return found
 
     def _newest_first(self, each: Surveyed) -> Iterator[Event]:
@@ -357,6 +361,7 @@ class _Run:
             found: list[Event] = []
             while page := pager.next_page():
                 found += page
+            self._pause()
             yield from reversed(found)
             stop = start
 
@@ -436,6 +441,7 @@ class _Run:
         return self._store.tenant(each.name[0]).session(each.name[1])
 
     def _step(self) -> None:
+        self._pause()
         self._done += 1
         if self._tell is not None:
             self._tell(self._done, self._total)

@@ -15,6 +15,7 @@ from typing import Final
 from engine.catalog import given_of
 from engine.events import opening_of
 from engine.facts import Facts
+from engine.pausing import Pause
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, is_hidden
 from eventlog.listing import Listing
@@ -55,7 +56,7 @@ class Surveyed:
 
 
 def survey(
-    log: Log, present: PresentRows, tenant: str, *, hidden: bool = False
+    log: Log, present: PresentRows, tenant: str, pause: Pause, *, hidden: bool = False
 ) -> Iterator[Surveyed]:
     """The sessions of a tenant, newest activity first.
 
@@ -63,6 +64,7 @@ def survey(
         log: The log.
         present: The present rows of facts.
         tenant: Its name.
+        pause: Called between two sessions.
         hidden: Also those that no caller can name.
     """
     met: set[int] = set()
@@ -77,7 +79,7 @@ def survey(
                     return
                 if target is None:
                     target = listing.record.last_position
-                page, before = _page(listing, present, before, reached)
+                page, before = _page(listing, present, before, reached, pause)
             pages += 1
             is_through = len(page) < PAGE_SESSIONS
             for each in page:
@@ -91,11 +93,12 @@ def survey(
 
 
 def _page(
-    listing: Listing, present: PresentRows, before: int, after: int
+    listing: Listing, present: PresentRows, before: int, after: int, pause: Pause
 ) -> tuple[list[Surveyed], int]:
     found: list[Surveyed] = []
     for position, number, state in listing.newest(before, after):
         before = position
+        pause()
         facts = listing.facts(position, number, state, present)
         if facts is None:
             continue

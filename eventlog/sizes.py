@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from eventlog.blobtable import blob_rows
 from eventlog.keys import PAIR, U64
@@ -30,8 +30,10 @@ def stored_bytes(past: Past) -> int:
     return total
 
 
-def content_bytes(tables: ReadTables, tenant: str) -> Iterator[tuple[bytes, int]]:
-    """Address and stored bytes of each content of a tenant."""
+def content_bytes(
+    tables: ReadTables, tenant: str, pause: Callable[[], None]
+) -> Iterator[tuple[bytes, int]]:
+    """Address and stored bytes of each content of a tenant; pauses between two of them."""
     number = tables.find_tenant(tenant) if tables.has("blob") else None
     if number is None:
         return
@@ -39,4 +41,5 @@ def content_bytes(tables: ReadTables, tenant: str) -> Iterator[tuple[bytes, int]
     for key, row in blob_rows(tables, mine):
         if key[: U64.size] != mine:
             return
+        pause()
         yield key[U64.size :], row.stored_bytes
