@@ -92,13 +92,14 @@ def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> int
                 calls.take(event)
                 pause()
         pause()
-    barriers = [*_open_calls(session, calls), *_compactions(session, wanted)]
-    floor = min([wanted, *barriers])
-    while True:
+    floor = min([wanted, *_open_calls(session, calls)])
+    applied = _Applied(session)
+    while True:  # whatever moves it down may let more stay that must not be cut
         cut = [first for first, last in calls.spans if first < floor <= last]
-        if not cut:
+        lowest = min([floor, *cut, *applied.from_on(floor)])
+        if lowest == floor:
             return floor
-        floor = min(cut)
+        floor = lowest
 
 
 def _open_calls(session: Session, calls: _Calls) -> list[int]:
@@ -134,12 +135,20 @@ def _answers(event: Event) -> bool:
     return tools is not None and bool(tools.results)
 
 
-def _compactions(session: Session, floor: int) -> list[int]:
-    """Sequences of the compactions that views apply."""
-    head = session.compaction()
-    found = [] if head is None else [head.sequence]
-    for branch in session.branches():
-        if not branch.is_head and branch.leaf is not None and branch.leaf >= floor:
-            other = session.compaction(branch.leaf)
-            found += [] if other is None else [other.sequence]
-    return found
+class _Applied:
+    """The compactions that views apply, each looked up once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        head = session.compaction()
+        self._found = [] if head is None else [head.sequence]
+        leaves = {branch.leaf for branch in session.branches()} - {None, session.head}
+        self._leaves = sorted([leaf for leaf in leaves if leaf is not None])
+
+    def from_on(self, floor: int) -> list[int]:
+        """Sequences of those of the head, and of branches whose last event is not below a floor."""
+        while self._leaves and self._leaves[-1] >= floor:
+            other = self._session.compaction(self._leaves.pop())
+            if other is not None:
+                self._found.append(other.sequence)
+        return self._found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine import ErasureReceipt, RetentionPolicy, RetentionReport, Session, Store, Tenant
+from engine.toolgroups import tools_of
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
@@ -834,3 +835,57 @@ def test_a_store_that_grew_is_small_again_after_retention_and_vacuum(
     with Store.open(store_path, create=False) as again:
         assert again.stats()["file_bytes"] < full / 4
         assert len(again.session("thread 31").history()) == 100
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_session_is_no_path_of_it_is_cut_in_a_group(store: Store, seed: int) -> None:
+    """Against a plain look at each path, from the root to its leaf."""
+    random = Random(f"retention/{seed}")
+    call = store.session("a")
+    open_ids: list[str] = []
+    for step in range(60):
+        what = random.random()
+        messages = [event.sequence for event in call.events() if event.kind == "message"]
+        parent = random.choice(messages) if messages and random.random() < 0.15 else None
+        if what < 0.3:
+            open_ids.append(f"c{random.randrange(4) if seed % 2 else step}")
+            message = asks(open_ids[-1])
+        elif what < 0.6 and open_ids:
+            message = answers(open_ids.pop(random.randrange(len(open_ids))))
+        elif what < 0.65 and messages:
+            call.checkout(random.choice(messages)).result()
+            continue
+        elif what < 0.95 or not messages:
+            message = random.choice((user, says))(f"m{step}")
+        else:
+            call.compact(lambda _: "so far", keep_last=3)
+            continue
+        call.append(message, parent=parent).result()
+    leaves = [branch.leaf for branch in call.branches() if branch.leaf is not None]
+    paths = {leaf: call.path(leaf, limit=1_000).events for leaf in leaves}
+    applied = {leaf: call.compaction(leaf) for leaf in leaves}
+    cuts = 0
+    for most in range(1, 60):
+        report = store.apply_retention(RetentionPolicy(max_entries=most), dry_run=True)
+        for purge in report.purged:
+            assert purge.first is not None
+            cuts += 1
+            for leaf, path in paths.items():
+                assert not is_cut(path, purge.first), (most, leaf, purge.first)
+                compaction = applied[leaf]
+                assert (
+                    leaf < purge.first or compaction is None or compaction.sequence >= purge.first
+                )
+    assert cuts, seed
+
+
+def is_cut(path: list[Any], first: int) -> bool:
+    made: dict[str, int] = {}
+    for event in path:
+        tools = tools_of(event.body) if event.kind == "message" else None
+        for named in [] if tools is None else tools.results:
+            if named in made and made[named] < first <= event.sequence:
+                return True
+        for each in [] if tools is None else tools.calls:
+            made[each.id] = event.sequence
+    return False
