@@ -16,6 +16,7 @@ from engine.keeping import DeadLetter
 from engine.loading import LoadResult
 from engine.modelview import Window, WindowEntry
 from engine.owners import User
+from engine.policy import RetentionDamage, RetentionDecision, RetentionPolicy, RetentionReport
 from engine.projecting import Projection
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
@@ -103,6 +104,10 @@ __all__ = [
     "ReadOnlyError",
     "RebuildReport",
     "RestoreReport",
+    "RetentionDamage",
+    "RetentionDecision",
+    "RetentionPolicy",
+    "RetentionReport",
     "Run",
     "Said",
     "Session",

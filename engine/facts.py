@@ -11,6 +11,7 @@ space ``facts`` has a key for each that was, and a later fact stands over the on
 - ``parent`` and ``cloned_from``: ``[session, sequence or None]`` or None
 - ``related.NAME``: True
 - ``alias.NAME``: True (``aliases``)
+- ``hold``: the reasons why the session is held, at least one (``holds``)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ METADATA: Final = "metadata."
 LABEL: Final = "label."
 RELATED: Final = "related."
 ALIAS: Final = "alias."
+HOLD: Final = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Facts:
         cloned_from: The session that it is a clone of.
         related: Names of other sessions that it has to do with.
         aliases: The names that other systems know it by.
+        holds: Why it must be kept, oldest reason first (``Session.hold``).
     """
 
     title: str | None = None
@@ -116,6 +119,7 @@ class Facts:
     cloned_from: SessionLink | None = None
     related: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
 
 
 def stored_facts(rows: Mapping[bytes, bytes], where: str) -> dict[str, StoredVariable]:
@@ -171,8 +175,17 @@ def _take(given: dict[str, Any], key: str, value: Any) -> None:
         given["status"], given["status_detail"] = value
     elif key == "summary":
         given["summary"] = value[0]
+    elif key == HOLD:
+        given["holds"] = holds_in(value)
     elif key in ("parent", "cloned_from"):
         given[key] = None if value is None else SessionLink(*value)
+
+
+def holds_in(value: Any) -> tuple[str, ...]:
+    """The reasons of a hold; what no such call wrote, but a load, holds too."""
+    if type(value) is list and value and all([type(each) is str for each in value]):
+        return tuple(value)
+    return (reprlib.repr(value),)
 
 
 def said(stored: StoredVariable) -> Said:

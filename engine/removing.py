@@ -10,9 +10,9 @@ from engine.drafting import draft_base, draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
 from engine.state import read_fold, read_tree
-from eventlog.ack import Ack, Draft, Removal
+from eventlog.ack import Ack, Draft, Removal, Version
 from eventlog.arguments import seconds, whole
-from eventlog.errors import SessionNotFoundError, UsageError
+from eventlog.errors import SessionGoneError, SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX
 from eventlog.record import TOMBSTONE
 
@@ -85,6 +85,19 @@ class Removing:
 
         The ack raises ``SessionGoneError`` when the session was deleted meanwhile.
         """
+        return self._purge(first)
+
+    async def purge_async(self, first: int) -> Ack:
+        """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.purge, first)
+
+    def _purge(
+        self,
+        first: int,
+        number: int | None = None,
+        versions: Sequence[Version] = (),
+        wait: float | None = None,
+    ) -> Ack:
         require_removal(self._store._log)
         whole(first, "first", 1, POSITION_MAX)
         facts = self._store._log.views.facts(self._name)
@@ -92,6 +105,12 @@ class Removing:
             raise SessionNotFoundError(f"no session {self._name[1]!r}")
         if first > facts.event_count:
             raise UsageError(f"session {self._name[1]!r} has no event {first - 1}")
+        if number not in (None, facts.origin.number):
+            raise SessionGoneError(
+                f"session {self._name[1]!r} was deleted and made anew",
+                expected=number,
+                current=facts.origin.number,
+            )
         number = facts.origin.number
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given
@@ -99,16 +118,27 @@ class Removing:
         contents = contents_of(fold)
         named = content_addresses(self._store, self._name, contents) if contents else {}
         drafts = [_draft(body, named) for body in encode_base(fold, tree)]
-        return self._remove(drafts, Removal(first, number=number))
+        return self._remove(drafts, Removal(first, number=number), versions=versions, wait=wait)
 
-    async def purge_async(self, first: int) -> Ack:
-        """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""
-        return await self._store._on_pool(self.purge, first)
-
-    def _remove(self, drafts: Sequence[Draft], removal: Removal) -> Ack:
+    def _remove(
+        self,
+        drafts: Sequence[Draft],
+        removal: Removal,
+        *,
+        versions: Sequence[Version] = (),
+        expected_next: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
         require_removal(self._store._log)
-        ack = make_ack(self._name, drafts, opening=None, removal=removal)
-        self._store._submit(ack, None)
+        ack = make_ack(
+            self._name,
+            drafts,
+            opening=None,
+            removal=removal,
+            versions=versions,
+            expected_next=expected_next,
+        )
+        self._store._submit(ack, wait)
         return ack
 
 

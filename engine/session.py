@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.at import SessionAt, session_at
 from engine.blobs import BlobLike, addresses_of
 from engine.catalog import info_of
-from engine.compaction import Compacting
 from engine.drafting import (
     AckMode,
     Part,
@@ -23,6 +22,7 @@ from engine.drafting import (
 )
 from engine.events import OPENING_FACTS, Event, SessionInfo
 from engine.history import last_bodies
+from engine.holds import Holding
 from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription, kinds_wanted
 from engine.spaces import Space
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class Session(Compacting, UpTo):
+class Session(Holding, UpTo):
     """A cheap handle on one session; holds no lock, reads nothing, never goes stale.
 
     The session is written with its first append, or by ``create``. What ``tenant.session`` takes

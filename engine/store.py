@@ -18,6 +18,7 @@ from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event
 from engine.fold import folds_of
 from engine.following import Following
+from engine.forgetting import Forgetting, ForgettingTenants
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
@@ -25,6 +26,7 @@ from engine.projecting import Projecting
 from engine.projections import PROJECTIONS
 from engine.rebuilding import RebuildReport, rebuild
 from engine.receipt import Receipt
+from engine.retention import Retaining
 from engine.salvage import Lost, salvage_lines
 from engine.session import Session
 from engine.telling import telling
@@ -63,7 +65,7 @@ CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 OnRejected = Callable[[Ack, TurnlogError], object]
 
 
-class Tenant(Listed, Owning, Following):
+class Tenant(Listed, Owning, Following, Retaining, Forgetting):
     """One tenant's world: its sessions, and nothing of any other tenant."""
 
     name: str
@@ -175,7 +177,7 @@ class Tenant(Listed, Owning, Following):
         return self.name
 
 
-class Store(ListedOfAll, Tenant, Projecting, Upkeep):
+class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
     """An open store; also the tenant without a name. Make it with ``Store.open``.
 
     Safe to use from any thread and any event loop. A second open of the same path in a process

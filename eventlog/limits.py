@@ -61,6 +61,7 @@ DUE_EVENTS: Final = 4 * SNAPSHOT_FREQUENCY  # loose ones, of a session as usual,
 SNAPSHOT_FREQUENCY_MAX: Final = 4_096
 MAX_MESSAGES_MAX: Final = 2**31 - 1  # of a view; as good as all
 SESSION_BRANCHES_MAX: Final = 2**24  # of one session; `branches()` gives them all at once
+HOLDS_MAX: Final = 64  # of one session: they are one fact
 SEGMENT_EVENTS_MAX: Final = 4_096  # events of one segment: at most one commit's worth
 SEGMENT_BYTES_TARGET: Final = 64 * KIB  # raw bytes after which a roll-up starts another segment
 MERGE_POSITIONS_MAX: Final = 131_072  # between first and last of a merged segment, see merging

@@ -23,7 +23,10 @@ OF_A_SESSION = ("replay", "show", "branches")
 VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 READING = ("export", "replay", "show", "branches", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
-KEEPING = ("rebuild", "erase", "compact", "vacuum", "backup", "restore", "upgrade", "configure")
+KEEPING = (
+    *("rebuild", "erase", "retention", "compact", "vacuum"),
+    *("backup", "restore", "upgrade", "configure"),
+)
 WITH_JSON = (
     *("import", "replay", "show", "branches", "sessions", "tail", "stats", "check", "simulate"),
     *KEEPING,
@@ -35,6 +38,8 @@ def arguments(verb: str, store: Path) -> list[object]:
         return [verb, store, "s"]
     if verb == "erase":
         return [verb, store, "s", "--yes"]
+    if verb == "retention":
+        return [verb, store, "--max-entries", 9, "--yes"]
     if verb == "compact":
         return [verb, store, "s", "--summary", "so far"]
     if verb in ("backup", "restore"):
@@ -99,6 +104,14 @@ def test_version(turnlog: Any) -> None:
         pytest.param(["import", "s", "missing\x1b[2J.jsonl"], id="no-such-file"),
         pytest.param(["tail", "--fast", "s"], id="unknown-option"),
         pytest.param(["simulate", "s", "--calls", "0"], id="no-calls"),
+        pytest.param(["retention", "s"], id="no-rule"),
+        pytest.param(["retention", "s", "--max-age", "90\x1b[2J"], id="hostile-span"),
+        pytest.param(["retention", "s", "--max-age", "1.5d"], id="broken-span"),
+        pytest.param(["retention", "s", "--max-age", "9999999d"], id="endless-span"),
+        pytest.param(["retention", "s", "--max-entries", "0"], id="no-entries"),
+        pytest.param(["retention", "s", "--max-entries", "1", "--kind", ""], id="no-kind"),
+        pytest.param(["erase", "s", "--yes"], id="nothing-to-erase"),
+        pytest.param(["erase", "s", "x", "--user", "u", "--yes"], id="two-things-to-erase"),
         pytest.param(["replay", "s", "x", "--speed", "-1"], id="back-in-time"),
         pytest.param(["replay", "s", "x", "--speed", "nan"], id="no-speed"),
     ],

@@ -135,9 +135,9 @@ def test_purge_async_reads_off_the_loop(
     threads: list[threading.Thread] = []
     real = Session._remove
 
-    def remove(*arguments: Any) -> Any:
+    def remove(*arguments: Any, **options: Any) -> Any:
         threads.append(threading.current_thread())
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(Session, "_remove", remove)
 

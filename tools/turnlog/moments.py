@@ -1,4 +1,4 @@
-"""Moments on the command line: of a session, named by a sequence or a time; and times."""
+"""Moments on the command line: of a session, named by a sequence or a time; times, and spans."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from eventlog.errors import UsageError
 from turnlog import terminal
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DIGITS: Final = 6  # of a number before its unit: up to nineteen thousand years
 
 
 def moment_of(session: Session, at: str) -> SessionAt:
@@ -48,6 +50,21 @@ def time_of(option: str, text: str) -> int:
             f"{option} {terminal.quote(text)} is no date and time",
             hint="Give a time like 2026-01-31T12:00:00 (UTC).",
         ) from error
+
+
+def span_of(option: str, text: str) -> int:
+    """A span of time, a number and its unit like ``90d``, in µs.
+
+    Raises:
+        UsageError: It is none.
+    """
+    digits, unit = text[:-1], text[-1:]
+    if unit in _UNITS_S and digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS:
+        return int(digits) * _UNITS_S[unit] * 1_000_000
+    raise UsageError(
+        f"{option} {terminal.quote(text)} is no span of time",
+        hint="Give a whole number and s, m, h, d or w, like 90d.",
+    )
 
 
 def _us_of(moment: datetime) -> int:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from turnlog.parsing import AsJson, SessionName, StorePath, TenantName, Verb, example, leave
+from turnlog.parsing import (
+    AnyTenantName,
+    AsJson,
+    SessionName,
+    StorePath,
+    TenantName,
+    Verb,
+    example,
+    leave,
+)
 
 NewPath = Annotated[
     Path, typer.Argument(metavar="TARGET", help="Where nothing is yet.", show_default=False)
@@ -26,8 +35,17 @@ def add_to(app: typer.Typer) -> None:
         epilog=example(
             "turnlog erase calls.turnlog call-42 --yes",
             "turnlog erase calls.turnlog call-42 --tenant acme --yes --json",
+            "turnlog erase calls.turnlog --user u7 --yes",
         ),
     )(erase)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            "turnlog retention calls.turnlog --max-age 90d --dry-run",
+            "turnlog retention calls.turnlog --max-age 90d --archive old.jsonl --yes",
+            "turnlog retention calls.turnlog --max-entries 10000 --tenant acme --yes --json",
+        ),
+    )(retention)
     app.command(
         cls=Verb,
         epilog=example(
@@ -76,19 +94,105 @@ def rebuild(store: StorePath, as_json: AsJson = False) -> None:
 
 def erase(
     store: StorePath,
-    session: SessionName,
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="SESSION", help="The session's name.", show_default=False),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="ID", help="Instead, all sessions and documents of a user."),
+    ] = None,
     tenant: TenantName = "",
+    force: Annotated[bool, typer.Option("--force", help="Also what is held.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session and overwrite what it held.
+    """Delete a session, or all of a user, and overwrite what it held.
 
-    Its name is free again. The data file may hold old pages of it until `turnlog vacuum`; backups
-    are not touched.
+    A user's sessions are those that are the user's now, or were when they began. Their names are
+    free again. The data file may hold old pages of them until `turnlog vacuum`; backups are not
+    touched.
     """
     from turnlog.verbs import erase_session
 
-    leave(erase_session.run(store, session, tenant=tenant, yes=yes, as_json=as_json))
+    leave(
+        erase_session.run(
+            store, session, user=user, tenant=tenant, force=force, yes=yes, as_json=as_json
+        )
+    )
+
+
+def retention(
+    store: StorePath,
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            "--max-age", metavar="SPAN", help="Sessions without activity for longer go: 90d, 12h."
+        ),
+    ] = None,
+    max_entries: Annotated[
+        int | None,
+        typer.Option(
+            "--max-entries", min=1, metavar="N", help="Events of a session that stay, the newest."
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-bytes",
+            min=0,
+            metavar="N",
+            help="Bytes of events and contents above which the least recently active sessions go.",
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only events of this kind count; repeatable."),
+    ] = None,
+    erase: Annotated[
+        bool, typer.Option("--erase", help="Also overwrite what the sessions that go held.")
+    ] = False,
+    tenant: AnyTenantName = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="FILE", help="A new file that gets what goes first."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be removed.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove sessions that are old or too many, and the beginnings of long ones.
+
+    Held sessions stay. Age is that of the last activity. No beginning goes that would cut a tool
+    call from its result, or that holds the compaction that views apply. `turnlog import` gives back
+    what an archive holds; to make the file smaller, use `turnlog vacuum`.
+    """
+    from engine import RetentionPolicy
+    from turnlog.moments import span_of
+    from turnlog.verbs import apply_retention
+
+    if max_age is None and max_entries is None and max_bytes is None:
+        raise typer.BadParameter("Give --max-age, --max-entries or --max-bytes.")
+    policy = RetentionPolicy(
+        max_age_us=None if max_age is None else span_of("--max-age", max_age),
+        max_entries=max_entries,
+        max_total_bytes=max_bytes,
+        kinds=kind or None,
+        erase=erase,
+    )
+    leave(
+        apply_retention.run(
+            store,
+            policy,
+            tenant=tenant,
+            archive=archive,
+            dry_run=dry_run,
+            yes=yes,
+            as_json=as_json,
+        )
+    )
 
 
 def compact(

@@ -1,51 +1,114 @@
-"""``turnlog erase``: deletes a session and overwrites what it held."""
+"""``turnlog erase``: deletes a session, or all of a user, and overwrites what it held."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from engine import Store
+from engine import ErasureReceipt, Store
 from engine.export import escape
+from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
+from eventlog.keys import is_hidden
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import told_of
+from turnlog.stores import known_tenant, told_of
 
 
-def run(path: Path, name: str, *, tenant: str, yes: bool, as_json: bool) -> ExitCode:
-    """Erase a session; asks first."""
+def run(
+    path: Path,
+    name: str | None,
+    *,
+    user: str | None,
+    tenant: str,
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Erase a session, or all of a user; asks first."""
+    if (name is None) is (user is None):
+        raise UsageError("erase takes either SESSION or --user")
     screen = terminal.Screen()
+    if user is not None:
+        return _erase_user(path, user, screen, tenant, force=force, yes=yes, as_json=as_json)
+    assert name is not None
     with told_of(path), Store.open(path, create=False) as store:
         session = store.tenant(tenant).session(name)
+        held = session.facts.holds
+        if held and not force:
+            raise ConflictError(
+                f"session {terminal.quote(name)} is held: {terminal.quote(held[0])}",
+                current=held,
+                hint="Release its holds, or repeat the command with --force.",
+            )
         terminal.confirm(f"Erase session {terminal.quote(name)} for good?", yes=yes)
         receipt = session.erase()
     if as_json:
-        screen.data(
-            {
-                "tenant": escape(receipt.tenant),
-                "session": escape(receipt.session),
-                "number": receipt.number,
-                "event_count": receipt.event_count,
-                "position": receipt.position,
-                "is_live": receipt.is_live,
-                "is_in_file": receipt.is_in_file,
-                "backups": receipt.backups,
-                "dictionaries": list(receipt.dictionaries),
-                "has_held_blobs": receipt.has_held_blobs,
-            }
-        )
+        screen.data(_told(receipt))
         return ExitCode.OK
+    _tell(f"erased {terminal.quote(name)}", [receipt], screen)
+    return ExitCode.OK
+
+
+def _erase_user(
+    path: Path,
+    user: str,
+    screen: terminal.Screen,
+    tenant: str,
+    *,
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> ExitCode:
+    whose = f"user {terminal.quote(user)}"
+    with told_of(path), Store.open(path, create=False) as store:
+        world = known_tenant(store, tenant)
+        terminal.confirm(f"Erase all sessions and documents of {whose} for good?", yes=yes)
+        receipts = world.erase_user(user, force=force)
+    if not receipts:
+        raise SessionNotFoundError(
+            f"nothing of {whose}", hint="List sessions with `turnlog sessions STORE --user ID`."
+        )
+    if as_json:
+        for receipt in receipts:
+            screen.data(_told(receipt))
+        return ExitCode.OK
+    sessions = sum([not is_hidden(each.session) for each in receipts])
+    what = terminal.counted(sessions, "session")
+    if sessions < len(receipts):
+        what += " and the documents" if sessions else ", but documents"
+    _tell(f"erased {what} of {whose}", receipts, screen)
+    return ExitCode.OK
+
+
+def _told(receipt: ErasureReceipt) -> dict[str, Any]:
+    return {
+        "tenant": escape(receipt.tenant),
+        "session": escape(receipt.session),
+        "number": receipt.number,
+        "event_count": receipt.event_count,
+        "position": receipt.position,
+        "is_live": receipt.is_live,
+        "is_in_file": receipt.is_in_file,
+        "backups": receipt.backups,
+        "dictionaries": list(receipt.dictionaries),
+        "has_held_blobs": receipt.has_held_blobs,
+    }
+
+
+def _tell(done: str, receipts: list[ErasureReceipt], screen: terminal.Screen) -> None:
+    has_held_blobs = any([each.has_held_blobs for each in receipts])
+    dictionaries = sorted({number for each in receipts for number in each.dictionaries})
     what = "no live record holds any of it"
-    if receipt.has_held_blobs:
+    if has_held_blobs:
         what = "of live records only a content that others put may hold any of it"
-    if receipt.dictionaries:
-        numbers = ", ".join(map(str, receipt.dictionaries))
+    if dictionaries:
+        numbers = ", ".join(map(str, dictionaries))
         what = f"of live records only dictionary {numbers} may quote it, until turnlog vacuum"
-    screen.line(
-        f"erased {terminal.quote(name)}: {terminal.counted(receipt.event_count, 'event')}; {what}"
-    )
-    if receipt.has_held_blobs:
+    events = sum([each.event_count for each in receipts])
+    screen.line(f"{done}: {terminal.counted(events, 'event')}; {what}")
+    if has_held_blobs:
         screen.line(
             "a content that it named was put again and stays: for an hour, or while events name it"
         )
-    screen.line("the data file may hold old pages of it until turnlog vacuum; " + receipt.backups)
-    return ExitCode.OK
+    backups = receipts[0].backups
+    screen.line("the data file may hold old pages of it until turnlog vacuum; " + backups)

@@ -1,0 +1,105 @@
+"""``turnlog retention``, and ``turnlog erase`` of all of a user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Store
+from tests.cli.conftest import acting, say
+
+
+def listed(path: Path) -> set[tuple[str, str]]:
+    with Store.open(path, create=False, read_only=True) as store:
+        return {(each.tenant, each.name) for each in store.all_tenants.sessions().sessions}
+
+
+ALL = {("", "call-1"), ("", "call-2"), ("acme", "call-1")}
+
+
+def test_what_is_old_goes_and_its_archive_brings_it_back(
+    turnlog: Any, calls: Path, tmp_path: Path
+) -> None:
+    before = turnlog("export", calls).out
+    for span in ("90d", "100000w"):
+        outcome = turnlog("retention", calls, "--max-age", span, "--yes")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "removed 0 sessions, 0 events in all; 3 looked at, 0 held" in outcome.out
+    archive = tmp_path / "old\x1b.jsonl"
+    line = ["retention", calls, "--max-age", "0s", "--archive", archive]
+    dry = turnlog(*line, "--dry-run")
+    assert (dry.code, listed(calls), archive.exists()) == (0, ALL, False)
+    assert "would remove 3 sessions, 5 events in all" in dry.out
+    outcome = turnlog(*line, "--yes")
+    assert (outcome.code, outcome.err, listed(calls)) == (0, "", set())
+    assert "call-1 of tenant acme: removed, 1 event, --max-age, active 20" in outcome.out
+    assert acting(outcome.out) == []
+    assert turnlog("import", calls, archive).code == 0
+    assert turnlog("export", calls).out == before
+    again = turnlog(*line, "--yes")
+    assert again.code == 2 and "exists" in again.err
+
+
+def test_only_one_tenant(turnlog: Any, calls: Path) -> None:
+    rule = ("--max-bytes", 0, "--yes", "--json")
+    told = json.loads(turnlog("retention", calls, *rule, "--tenant", "acme").out)
+    assert [each["tenant"] for each in told["deleted"]] == ["acme"]
+    assert (told["bytes_after"], told["skipped_held"], told["archive"]) == (0, 0, None)
+    with Store.open(calls, create=False) as store:
+        say(store.tenant("acme").session("more"), 1, "user", "x")
+    told = json.loads(turnlog("retention", calls, *rule, "--tenant", "").out)
+    assert [each["tenant"] for each in told["deleted"]] == ["", ""]
+    assert listed(calls) == {("acme", "more")}
+    assert turnlog("retention", calls, *rule, "--tenant", "nobody").code == 1
+
+
+def test_long_sessions_and_held_ones(turnlog: Any, calls: Path) -> None:
+    with Store.open(calls, create=False) as store:
+        for name in ("long", "held"):
+            for number in range(9):
+                say(store.session(name), number, "user", f"m{number}")
+        store.session("held").hold("case\x1b 7").result()
+    outcome = turnlog("retention", calls, "--max-entries", 4, "--yes")
+    assert outcome.code == 0 and acting(outcome.out) == []
+    assert "long: purged, 5 events, --max-entries" in outcome.out
+    assert r"held: held, 6 events, --max-entries" in outcome.out
+    assert "and the beginning of 1, 5 events in all; 5 looked at, 1 held" in outcome.out
+    rule = ("--max-entries", 1, "--kind", "timing", "--erase", "--yes", "--json")
+    told = json.loads(turnlog("retention", calls, *rule).out)
+    assert told["deleted"] == told["purged"] == []
+
+
+def test_nobody_is_asked_where_nobody_is(turnlog: Any, calls: Path) -> None:
+    outcome = turnlog("retention", calls, "--max-age", "0s")
+    assert outcome.code == 2 and "Remove 3 sessions, 5 events in all for good?" in outcome.err
+    assert listed(calls) == ALL
+    assert turnlog("retention", calls, "--max-age", "90d").code == 0  # nothing would go
+
+
+def test_all_of_a_user_is_erased(turnlog: Any, calls: Path) -> None:
+    with Store.open(calls, create=False) as store:
+        store.user("u1").documents.write("notes", "mine").result()
+        store.session("call-2").hold("case").result()
+    outcome = turnlog("erase", calls, "--user", "u1", "--yes")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "erased 1 session and the documents of user u1: 2 events; no live" in outcome.out
+    again = turnlog("erase", calls, "--user", "u1", "--yes")
+    assert (again.code, again.out) == (1, "") and "nothing of user u1" in again.err
+    held = turnlog("erase", calls, "--user", "u2", "--yes")
+    assert (held.code, held.out) == (1, "") and "held" in held.err
+    told = turnlog("erase", calls, "--user", "u2", "--yes", "--force", "--json").out
+    assert [json.loads(line)["session"] for line in told.splitlines()] == ["call-2"]
+    assert listed(calls) == {("acme", "call-1")}
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_held_session_is_erased_only_by_force(turnlog: Any, calls: Path, forced: bool) -> None:
+    with Store.open(calls, create=False) as store:
+        store.session("call-2").hold("case").result()
+    outcome = turnlog("erase", calls, "call-2", "--yes", *(["--force"] if forced else []))
+    assert outcome.code == (0 if forced else 1)
+    assert ("is held: case" in outcome.err) is not forced
+    assert (("", "call-2") in listed(calls)) is not forced
