@@ -30,7 +30,7 @@ from engine.export import line_to_event
 from engine.hidden import split_hidden
 from eventlog.errors import InvalidNameError
 from eventlog.keys import is_hidden
-from eventlog.limits import KIND_BYTES_MAX
+from eventlog.limits import KIND_BYTES_MAX, NAME_BYTES_MAX
 from turnlog.importers.limits import LINE_DEPTH_MAX
 from turnlog.importers.model import (
     BadRecordError,
@@ -156,8 +156,11 @@ def _check_hidden(session: str) -> None:
     try:
         split_hidden(session)
     except InvalidNameError:
-        check_name(session, "session name")  # too long for any other
-        raise
+        size = len(session.encode("utf-8", "surrogatepass"))
+        raise BadRecordError(
+            f"the session name has {size:,} bytes; at most {NAME_BYTES_MAX:,} are taken, and it is "
+            "no hidden session's"
+        ) from None
 
 
 def _text(raw: bytes) -> str:
