@@ -22,11 +22,11 @@ class Known:
 
     first: int
     bodies: list[Any]
-    parent: int | None
+    options: dict[str, Any]
 
-    def is_same(self, bodies: list[Any], parent: int | None) -> bool:
-        """Whether an append says the same."""
-        return (repr(self.bodies), self.parent) == (repr(bodies), parent)
+    def is_same(self, bodies: list[Any]) -> bool:
+        """Whether an append holds the same, type for type."""
+        return repr(self.bodies) == repr(bodies)
 
 
 @dataclass(slots=True)
@@ -91,12 +91,18 @@ class ModelStore:
         return sorted([place for place, each in self.sessions.items() if each.messages])
 
     def append(
-        self, place: Place, bodies: list[Any], parent: int | None, key: str | None, position: int
+        self,
+        place: Place,
+        bodies: list[Any],
+        options: dict[str, Any],
+        key: str | None,
+        position: int,
     ) -> None:
         """Take in an append whose last message is at a position."""
         session = self.session(place)
         if key is not None:
-            session.keys[key] = Known(session.count, bodies, parent)
+            session.keys[key] = Known(session.count, bodies, options)
+        parent = options.get("parent")
         follows = session.head if parent is None else (None if parent == -1 else parent)
         for number, body in enumerate(bodies):
             at = position - len(bodies) + 1 + number

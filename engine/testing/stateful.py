@@ -107,11 +107,14 @@ class _Machine(RuleBasedStateMachine):
         call = self.subject.session(place[1], place[0])
         append: Any = call.append if len(bodies) == 1 else call.append_many
         content = bodies[0] if len(bodies) == 1 else bodies
+        known = None if key is None else model.keys.get(key)
+        is_retry = known is not None and known.is_same(bodies)
+        if known is not None and is_retry:  # one says again all that the append said
+            options = known.options
         given = options if key is None else {**options, "idempotency_key": key}
         says = f"append of {bodies!r} to {place} with {given}"
-        known = None if key is None else model.keys.get(key)
         if known is not None:
-            if not known.is_same(bodies, options.get("parent")):
+            if not is_retry:
                 error = refusal(append, content, **given)
                 require(isinstance(error, IdempotencyConflictError), f"{says} raised {error!r}")
             else:
@@ -126,8 +129,8 @@ class _Machine(RuleBasedStateMachine):
             wanted = (model.count, model.count + len(bodies) - 1, False)
             found = (ack.first, ack.last, ack.already)
             require(found == wanted, f"{says} is at {found}, not {wanted}")
-            self.model.append(place, bodies, options.get("parent"), key, ack.position)
-            if key is not None and not options:
+            self.model.append(place, bodies, options, key, ack.position)
+            if key is not None:
                 self.past.append((place, bodies, key))
         self._compare(place)
 
