@@ -430,7 +430,9 @@ class Admission:
             result = self._lookups.find_key(state.number, digest)
         if result is None:
             return False
-        if result.content != content_digest(secret, terms.content):
+        if result.content != content_digest(secret, terms.content) or (
+            terms.linked and not self._same_parents(ack, state, result)
+        ):
             raise IdempotencyConflictError(
                 f"key {terms.key!r} of session {ack.name[1]!r} stands for other content",
                 expected=terms.key,
@@ -556,6 +558,23 @@ class Admission:
             raise DuplicateIdError("some ids of the append are stored already, others are not")
         ack.repeat(places[0][0], sequences[0], sequences[-1], places[-1][2])
         return 1
+
+    def _same_parents(self, ack: Ack, state: SessionState, result: KeyedResult) -> bool:
+        """True when the events of a key follow what a retry says, where it says so."""
+        drafts = ack.all_drafts()
+        before = result.last + 1 - len(drafts)
+        for sequence, draft in enumerate(drafts, before):
+            if draft.parent is None:
+                continue
+            position = result.position - (result.last - sequence)
+            stored = (
+                self._planned(state.number, position)
+                if position >= self._plan.first
+                else self._lookups.read_event(state.number, sequence)
+            )
+            if stored is not None and not self._same_parent(ack.name[0], stored, draft):
+                return False
+        return True
 
     def _same_parent(self, tenant: str, stored: Record, draft: Draft) -> bool:
         parent = draft.parent

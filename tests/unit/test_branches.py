@@ -17,6 +17,7 @@ from eventlog.errors import (
     AppendConflictError,
     DuplicateIdError,
     FormatVersionError,
+    IdempotencyConflictError,
     SessionNotFoundError,
     TrimmedError,
     TurnlogError,
@@ -248,6 +249,21 @@ def test_the_same_id_with_another_parent_is_another_event(call: Session) -> None
     assert call.append({"n": 2}, id="x", parent=0).result().already
     with pytest.raises(DuplicateIdError):
         call.append({"n": 2}, id="x", parent=1).result()
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_key_with_another_parent_is_another_append(call: Session, is_planned: bool) -> None:
+    say(call, 3)
+    first = call.append({"n": 3}, parent=0, idempotency_key="k")
+    if not is_planned:
+        first.result()
+    again = call.append({"n": 3}, parent=0, idempotency_key="k")
+    silent = call.append({"n": 3}, idempotency_key="k")
+    other = call.append({"n": 3}, parent=1, idempotency_key="k")
+    assert again.result().last == silent.result().last == first.result().last == 3
+    with pytest.raises(IdempotencyConflictError):
+        other.result()
+    assert path(call) == [0, 3]
 
 
 def test_one_append_with_a_parent_is_atomic(call: Session) -> None:
