@@ -48,7 +48,7 @@ def first(option: dict[str, Any]) -> str:
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     """The hint was to check the disk and the permissions."""
-    with pytest.raises(StoreUnavailableError, match=r"there is no folder .*/no$") as caught:
+    with pytest.raises(StoreUnavailableError, match=r"(?m)there is no folder .*/no$") as caught:
         Store.open(tmp_path / "no" / "store")
     assert "folder" in caught.value.hint
     assert not (tmp_path / "no").exists()
