@@ -26,7 +26,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = tuple(
     [
         f"tests.crash.{name}"
-        for name in ("workload", "reader", "oracle", "driver", "maintenance", "removals", "peer")
+        for name in (
+            "workload",
+            "reader",
+            "oracle",
+            "driver",
+            "maintenance",
+            "removals",
+            "peer",
+            "growing",
+        )
     ]
 )
 PR_SET_PDEATHSIG = 1
