@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import Store
+from engine import Session, Store
 from engine.drafting import draft_control
 from eventlog import composing, limits, reclaim
 from eventlog.errors import CorruptionError, TurnlogError
@@ -104,17 +104,24 @@ def test_damage_that_a_removal_meets_is_its_own(
         assert len(store.session("b").history()) == 5
 
 
-def test_a_purge_that_meets_damage_is_refused_without_its_batch(store_path: Path) -> None:
+def test_a_purge_that_meets_damage_is_refused_without_its_batch(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(store_path, snapshot_frequency=4, dictionaries=False) as store:
         session, other = store.session("a"), store.session("b")
         session.append_many([said("x")] * 40).result()
         store.flush()
-        fold = session.purge
+        asked: list[Any] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "_remove", lambda _, *given: asked.extend(given))
+            session.purge(7)
         with store._log.views.transaction() as tables:
             assert len(list(tables.rows("segment"))) >= 1
         spoil(store, "segment")
         before = [other.append(said("1")), other.append(said("2"))]
-        refused = fold(7)
+        with pytest.raises(CorruptionError):
+            session.purge(7)  # reads what the head is, or else the writer meets the damage:
+        refused = session._remove(*asked)
         after = other.append(said("3"))
         with pytest.raises(CorruptionError):
             refused.result(30)
