@@ -7,6 +7,8 @@ RUN_STORE := build/run-store
 CYCLES ?= 60
 BENCH ?= all
 ARGS ?=
+# The tests start hundreds of processes, which must not compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The newest Python that is new enough, really starts and can make a virtual environment.
 PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python3; do \
