@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,14 @@ def test_a_purge_that_meets_damage_is_refused_without_its_batch(
         session, other = store.session("a"), store.session("b")
         session.append_many([said("x")] * 40).result()
         store.flush()
-        asked: list[Any] = []
+        asked: list[Callable[[], Any]] = []
+        remove = Session._remove
         with monkeypatch.context() as patched:
-            patched.setattr(Session, "_remove", lambda _, *given: asked.extend(given))
+            patched.setattr(
+                Session,
+                "_remove",
+                lambda *given, **options: asked.append(partial(remove, *given, **options)),
+            )
             session.purge(7)
         with store._log.views.transaction() as tables:
             assert len(list(tables.rows("segment"))) >= 1
@@ -121,7 +127,7 @@ def test_a_purge_that_meets_damage_is_refused_without_its_batch(
         before = [other.append(said("1")), other.append(said("2"))]
         with pytest.raises(CorruptionError):
             session.purge(7)  # reads what the head is, or else the writer meets the damage:
-        refused = session._remove(*asked)
+        refused = asked[0]()
         after = other.append(said("3"))
         with pytest.raises(CorruptionError):
             refused.result(30)
