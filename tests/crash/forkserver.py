@@ -40,7 +40,7 @@ MODULES = tuple(
 )
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Child:

@@ -36,7 +36,7 @@ from tests.crash.workload import (
     session_of,
 )
 
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 
 class Hold:

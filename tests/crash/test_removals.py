@@ -192,5 +192,5 @@ def test_rows_64_to_66_without_a_kill(forks: ForkServer, tmp_path: Path, crash_s
             )
         )
     for child in children:
-        child.finish(25)
+        child.finish(60)
     oracle.audit(path, thorough=True)
