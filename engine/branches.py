@@ -67,6 +67,7 @@ class Branching(Removing):
 
     _store: Store
     _name: tuple[str, str]
+    _opening: list[Any] | None
 
     def branches(self) -> list[Branch]:
         """The session's branches by number; one of a session that never branched.
@@ -239,7 +240,9 @@ class Branching(Removing):
         self, drafts: Any, expected_head: int | None, wait: float | None = None
     ) -> Ack:
         mode: AckMode = "durable"
-        ack = make_ack(self._name, drafts, opening=None, expected_head=expected_head, mode=mode)
+        ack = make_ack(
+            self._name, drafts, opening=self._opening, expected_head=expected_head, mode=mode
+        )
         self._store._submit(ack, wait)
         return ack
 

@@ -13,6 +13,7 @@ import pytest
 
 from engine import Session, Store
 from engine.branches import Branch, PathPage
+from eventlog.ack import Ack
 from eventlog.errors import (
     AppendConflictError,
     DuplicateIdError,
@@ -149,6 +150,31 @@ def test_a_fork_copies_nothing_and_opens_a_branch_also_at_a_tip(call: Session) -
     say(call, parent=1)  # the tip of branch 0, still
     assert [branch.leaf for branch in call.branches()] == [5, 4]
     assert path(call, "try") == [0, 1, 4]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(lambda call: call.fork(), id="fork"),
+        pytest.param(lambda call: call.fork(name="try"), id="named-fork"),
+        pytest.param(lambda call: call.checkout(None), id="checkout"),
+        pytest.param(lambda call: call.name_branch("try"), id="name"),
+        pytest.param(lambda call: call.unname_branch("try"), id="unname"),
+    ],
+)
+def test_a_session_that_begins_with_its_branches_has_its_facts(
+    store: Store, begin: Callable[[Session], Ack]
+) -> None:
+    """They were left out. So the session was nobody's, and erasing the user left it there."""
+    call = store.session("call", user_id="u7", title="T")
+    begin(call).result()
+    say(call)
+    info = call.info()
+    assert info is not None
+    assert (info.user_id, info.title) == ("u7", "T")
+    assert [each.name for each in store.sessions(user_id="u7").sessions] == ["call"]
+    store.erase_user("u7")
+    assert not call.exists
 
 
 def test_a_name_leads_to_one_branch(call: Session) -> None:
