@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from eventlog.errors import (
     DuplicateIdError,
     FormatVersionError,
     IdempotencyConflictError,
+    SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
     TurnlogError,
@@ -207,12 +209,60 @@ def test_a_page_of_a_path_continues_where_it_ended(call: Session) -> None:
         assert 1 <= len(page.events) <= 4
         found += [event.sequence for event in page.events]
     assert found == wanted
-    for wrong in ("", "1", "3.9", "a.b", "1.-1", 7):
+    for wrong in ("", "1", "3.9", "a.b", "1.-1", 7, "0.1.9.4", "1.2.3.4.5", "\u0661.1.9.4"):
         with pytest.raises(UsageError):
             call.path(cursor=wrong)  # type: ignore[arg-type]
     for limit in (0, 10_001):
         with pytest.raises(Exception, match="limit"):
             call.path(limit=limit)
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_cursor_of_a_path_ends_with_its_session(
+    store: Store, call: Session, is_made_anew: bool, sealed: bool
+) -> None:
+    """It named a leaf only. So the next page was of the session that had the name meanwhile."""
+    say(call, 10)
+    if sealed:
+        store.flush()
+    cursor = call.path(limit=4).cursor
+    assert cursor is not None
+    call.delete().result()
+    if is_made_anew:
+        say(call, 10)
+    with pytest.raises(SessionGoneError, match="'call' was deleted"):
+        call.path(cursor=cursor)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("tenant", "name"),
+    [pytest.param("", "other", id="session"), pytest.param("acme", "call", id="tenant")],
+)
+def test_a_cursor_of_another_session_is_refused(
+    store: Store, call: Session, tenant: str, name: str, is_there: bool
+) -> None:
+    say(call, 10)
+    other = store.tenant(tenant).session(name)
+    if is_there:
+        say(other, 10)
+    page = call.path(limit=4)
+    with pytest.raises(UsageError, match="of another session") as raised:
+        other.path(cursor=page.cursor)
+    assert raised.value.hint == "Give it to the session whose path() gave it."
+
+
+def test_a_path_is_asked_for_by_leaf_or_by_cursor(call: Session) -> None:
+    """The leaf was left out of account, so that a page was not of the path that it named."""
+    say(call, 10)
+    cursor = call.path(9, limit=4).cursor
+    for leaf in (0, 9, "nowhere"):
+        with pytest.raises(UsageError, match="not both") as raised:
+            call.path(leaf, cursor=cursor)
+        assert "only the cursor" in str(raised.value.hint)
+        with pytest.raises(UsageError, match="not both"):
+            asyncio.run(call.path_async(leaf, cursor))
 
 
 @pytest.mark.parametrize(
