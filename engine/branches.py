@@ -24,6 +24,7 @@ from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import PAGE_MAX, POSITION_MAX
+from eventlog.linking import HEAD
 from eventlog.record import NO_PARENT
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ class Branching(Removing):
         """Make another event the head: the next append follows it. Removes nothing.
 
         Args:
-            leaf: Sequence of the event, or the name of a branch for its newest one; None for no
-                event, so that the next append begins a path of its own.
+            leaf: Sequence of the event, or the name of a branch for its newest one as this is
+                called, without what still waits in the queue; None for no event, so that the next
+                append begins a path of its own.
             expected_head: See ``append``.
 
         The ack raises ``AppendConflictError`` when there is no such public event, and
@@ -186,8 +188,9 @@ class Branching(Removing):
         """Open a branch at an event without copying anything; the next append is on it.
 
         Args:
-            at: Sequence of the event, or the name of a branch for its newest one; None for the
-                head.
+            at: Sequence of the event, or the name of a branch for its newest one as this is called,
+                without what still waits in the queue; None for the head that all appends before
+                this leave.
             name: A name for the branch.
             expected_head: See ``append``.
 
@@ -196,12 +199,9 @@ class Branching(Removing):
         self._store._require_version(2, "branches")
         if name is not None:
             name_bytes(name, "branch name")
-        if at is None:
-            head = self._leaf(None)
-            parent = -1 if head is None else head
-        else:
-            parent = self._event_at(at)
-        drafts = [draft_event("head_move", {"fork": True}, parent=parent, loading=True)]
+        parent = -1 if at is None else self._event_at(at)
+        draft = draft_event("head_move", {"fork": True}, parent=parent, loading=True)
+        drafts = [draft._replace(parent=HEAD) if at is None else draft]
         if name is not None:
             drafts.append(draft_event("branch_name", {"set": name}, loading=True))
         return self._append_controls(drafts, expected_head)

@@ -154,6 +154,43 @@ def test_a_fork_copies_nothing_and_opens_a_branch_also_at_a_tip(call: Session) -
     assert path(call, "try") == [0, 1, 4]
 
 
+@pytest.mark.parametrize("name", [None, "try"])
+@pytest.mark.parametrize("before", ["nothing", "one", "sealed", "a branch", "no head"])
+def test_a_fork_is_where_the_appends_before_it_leave_the_head(
+    store: Store, call: Session, before: str, name: str | None
+) -> None:
+    """The head was read at the call. So what still waited in the queue was not on the branch."""
+    if before != "nothing":
+        say(call, 3)
+    if before == "sealed":
+        store.flush()
+    elif before == "a branch":
+        say(call, parent=0)
+    elif before == "no head":
+        call.checkout(None).result()
+    last = -1
+    for count in (5, 1, 0):
+        queued = [call.append({"n": -1}) for _ in range(count)]
+        forked, following = call.fork(name=name), call.append({"n": -1})
+        head = queued[-1].result().last if queued else last
+        last = following.result().last
+        assert call.event(last).parent == head
+        assert call.event(forked.result().first).parent == head
+        assert call.branches()[-1].parent == head
+    moved, forked = call.checkout(None), call.fork()
+    moved.result()
+    assert call.event(forked.result().first).parent is None
+    assert call.head is None
+
+
+def test_a_fork_at_a_head_that_was_purged_is_refused(call: Session) -> None:
+    say(call, 2)
+    call.checkout(0).result()
+    call.purge(1).result()
+    with pytest.raises(TrimmedError):
+        call.fork().result()
+
+
 @pytest.mark.parametrize(
     "begin",
     [
