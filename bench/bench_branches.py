@@ -158,7 +158,9 @@ class _Sides:
 
     def page(self, leaf: int, first: int, branch: int) -> tuple[Callable[[], list[Any]], ...]:
         """What reads a page on each side; bodies are decoded."""
-        cursor = f"{leaf}.{first}"
+        begun = self.session.path(leaf, limit=1).cursor
+        assert begun is not None
+        cursor = f"{begun.rpartition('.')[0]}.{first}"  # as if the page before ended there
 
         def ours() -> list[Any]:
             found = self.session.path(cursor=cursor, limit=_PAGE).events

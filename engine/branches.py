@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
@@ -20,8 +21,10 @@ from engine.state import read_fold
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
 from eventlog.errors import SessionNotFoundError, UsageError
-from eventlog.keys import name_bytes
+from eventlog.index import Name
+from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import PAGE_MAX, POSITION_MAX
+from eventlog.linking import HEAD
 from eventlog.record import NO_PARENT
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ class Branching(Removing):
 
     _store: Store
     _name: tuple[str, str]
+    _opening: list[Any] | None
 
     def branches(self) -> list[Branch]:
         """The session's branches by number; one of a session that never branched.
@@ -108,29 +112,40 @@ class Branching(Removing):
 
         Args:
             leaf: Sequence of an event, or the name of a branch; None for the head.
-            cursor: Where the page before ended; the path stays that of the first page.
+            cursor: Where the page before ended, instead of a leaf; the path stays that of the
+                first page.
             limit: Events of a page, 1 to 10,000.
 
         Raises:
-            UsageError: There is no such event, or it is none of the history.
+            UsageError: There is no such event, or it is none of the history; or the cursor is of
+                another session, or comes with a leaf.
+            SessionGoneError: The session was deleted since the page that gave the cursor.
         """
         whole(limit, "limit", 1, PAGE_MAX)
+        number: int | None = None
         if cursor is not None:
-            end, first = _decode_cursor(cursor)
+            if leaf is not None:
+                raise UsageError(
+                    "path takes a leaf or a cursor, not both",
+                    hint="Give the leaf for the first page, and only the cursor for those after.",
+                )
+            number, end, first = _decode_cursor(cursor, self._name)
         else:
             found = self._leaf(leaf)
             if found is None:
                 return PathPage([], None)
             end, first = found, 0
-        pager = PathPager(self._store._log, self._name, end, first)
+        pager = PathPager(self._store._log, self._name, end, first, number)
         events: list[Event] = []
         while len(events) < limit:
             page = pager.next_page(limit - len(events))
             if not page:  # the end of it, or there is no such session
                 return PathPage(events, None)
             events += page
-        more = pager.following <= end
-        return PathPage(events, f"{end}.{pager.following}" if more else None)
+        if pager.following > end:
+            return PathPage(events, None)
+        assert pager.number is not None
+        return PathPage(events, _encode_cursor(self._name, pager.number, end, pager.following))
 
     async def path_async(
         self, leaf: int | str | None = None, cursor: str | None = None, limit: int = 100
@@ -150,8 +165,9 @@ class Branching(Removing):
         """Make another event the head: the next append follows it. Removes nothing.
 
         Args:
-            leaf: Sequence of the event, or the name of a branch for its newest one; None for no
-                event, so that the next append begins a path of its own.
+            leaf: Sequence of the event, or the name of a branch for its newest one as this is
+                called, without what still waits in the queue; None for no event, so that the next
+                append begins a path of its own.
             expected_head: See ``append``.
 
         The ack raises ``AppendConflictError`` when there is no such public event, and
@@ -172,8 +188,9 @@ class Branching(Removing):
         """Open a branch at an event without copying anything; the next append is on it.
 
         Args:
-            at: Sequence of the event, or the name of a branch for its newest one; None for the
-                head.
+            at: Sequence of the event, or the name of a branch for its newest one as this is called,
+                without what still waits in the queue; None for the head that all appends before
+                this leave.
             name: A name for the branch.
             expected_head: See ``append``.
 
@@ -182,12 +199,9 @@ class Branching(Removing):
         self._store._require_version(2, "branches")
         if name is not None:
             name_bytes(name, "branch name")
-        if at is None:
-            head = self._leaf(None)
-            parent = -1 if head is None else head
-        else:
-            parent = self._event_at(at)
-        drafts = [draft_event("head_move", {"fork": True}, parent=parent, loading=True)]
+        parent = -1 if at is None else self._event_at(at)
+        draft = draft_event("head_move", {"fork": True}, parent=parent, loading=True)
+        drafts = [draft._replace(parent=HEAD) if at is None else draft]
         if name is not None:
             drafts.append(draft_event("branch_name", {"set": name}, loading=True))
         return self._append_controls(drafts, expected_head)
@@ -239,7 +253,9 @@ class Branching(Removing):
         self, drafts: Any, expected_head: int | None, wait: float | None = None
     ) -> Ack:
         mode: AckMode = "durable"
-        ack = make_ack(self._name, drafts, opening=None, expected_head=expected_head, mode=mode)
+        ack = make_ack(
+            self._name, drafts, opening=self._opening, expected_head=expected_head, mode=mode
+        )
         self._store._submit(ack, wait)
         return ack
 
@@ -279,11 +295,25 @@ class Branching(Removing):
         raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
 
 
-def _decode_cursor(cursor: str) -> tuple[int, int]:
-    if type(cursor) is str:
-        end, _, first = cursor.partition(".")
-        if all([each.isascii() and each.isdigit() and len(each) <= 19 for each in (end, first)]):
-            leaf, following = int(end), int(first)
-            if following <= leaf <= POSITION_MAX:
-                return leaf, following
+def _encode_cursor(name: Name, number: int, leaf: int, following: int) -> str:
+    return f"{_check_of(name)}.{number}.{leaf}.{following}"
+
+
+def _decode_cursor(cursor: str, name: Name) -> tuple[int, int, int]:
+    """Session number, leaf and following sequence of a cursor that is of a session's path."""
+    parts = cursor.split(".") if type(cursor) is str else []
+    if len(parts) == 4 and all([it.isascii() and it.isdigit() and len(it) <= 20 for it in parts]):
+        check, number, leaf, following = map(int, parts)
+        if number <= U64_MAX and following <= leaf <= POSITION_MAX:
+            if check != _check_of(name):
+                raise UsageError(
+                    f"cursor {reprlib.repr(cursor)} is of another session than {name[1]!r}",
+                    hint="Give it to the session whose path() gave it.",
+                )
+            return number, leaf, following
     raise UsageError(f"cursor must be one that path() gave, not {reprlib.repr(cursor)}")
+
+
+def _check_of(name: Name) -> int:
+    """What tells cursors of two sessions apart, also when one of them was deleted."""
+    return crc32(b"\0".join([each.encode() for each in name]))

@@ -65,7 +65,7 @@ class Filter(NamedTuple):
         label: A label on the session or one of its events.
         metadata: Keys that its metadata has, with these values.
         since_us: Last activity at this time or after it, µs since the epoch.
-        until_us: Last activity at this time or before it.
+        until_us: Last activity before this time.
     """
 
     user_id: str | None = None
@@ -102,7 +102,7 @@ class Filter(NamedTuple):
         return (
             all([_has(info, name, value) for name, value in self.values()])
             and (self.since_us is None or info.updated_us >= self.since_us)
-            and (self.until_us is None or info.updated_us <= self.until_us)
+            and (self.until_us is None or info.updated_us < self.until_us)
             and self.takes_metadata(info.metadata)
         )
 
@@ -332,7 +332,7 @@ class TenantCatalog:
             updated_us = facts.last_recorded_us
             if wanted.since_us is not None and updated_us < wanted.since_us:
                 continue
-            if wanted.until_us is not None and updated_us > wanted.until_us:
+            if wanted.until_us is not None and updated_us >= wanted.until_us:
                 continue
             listing.require(position, state)
             found.append(info_of(facts, given))

@@ -62,7 +62,7 @@ class Listed:
             alias: Only the session that this alias leads to.
             metadata: Only sessions whose metadata has these keys, with these values.
             since_us: Only sessions with activity at this time or later, µs since the epoch.
-            until_us: Only sessions whose last activity is at this time or earlier.
+            until_us: Only sessions whose last activity is before this time.
         """
         whole(limit, "limit", 1, PAGE_MAX)
         before = decode_cursor(cursor)

@@ -107,10 +107,12 @@ class SessionPager:
 class PathPager:
     """Pages of the public events on the path to a leaf, root first."""
 
-    def __init__(self, log: Log, name: Name, leaf: int, first: int) -> None:
+    def __init__(
+        self, log: Log, name: Name, leaf: int, first: int, number: int | None = None
+    ) -> None:
         self._log = log
         self._name = name
-        self._number: int | None = None  # of the incarnation; None until the first page
+        self.number = number  # of the incarnation; None until the first page
         self._path: list[Stretch] | None = None
         self.leaf = leaf
         self.following = first
@@ -126,15 +128,15 @@ class PathPager:
             return []
         with self._log.views.past(self._name) as past:
             number = None if past is None else past.view.origin.number
-            if past is None or self._number not in (None, number):
-                if self._number is None:
+            if past is None or self.number not in (None, number):
+                if self.number is None:
                     return []
                 raise SessionGoneError(
                     f"session {self._name[1]!r} was deleted while it was read",
-                    expected=self._number,
+                    expected=self.number,
                     current=number,
                 )
-            self._number = number
+            self.number = number
             if self._path is None:
                 self._path = self._find(past)
             events, self.following = past.read_path(

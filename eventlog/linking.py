@@ -50,6 +50,7 @@ from eventlog.record import (
 from eventlog.rows import NO_SEQUENCE
 
 ROOT = -1  # as a parent: none, so that the event begins a path of its own
+HEAD = -2  # as that of an append's first draft: the head that the appends before it leave
 
 
 @dataclass(slots=True)
@@ -336,6 +337,13 @@ class Linker:
         links: Links,
     ) -> int:
         assert draft.parent is not None
+        if draft.parent == HEAD:
+            assert sequence == first
+            if state is None or state.draft_head == NO_PARENT:
+                return ROOT
+            assert state.draft_branches is not None
+            self._know(state, state.draft_branches, state.draft_head)
+            return state.draft_head
         target = self._target(tenant, draft.parent, draft, state, own_ids)
         if target == ROOT:
             return ROOT

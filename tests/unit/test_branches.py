@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +14,13 @@ import pytest
 
 from engine import Session, Store
 from engine.branches import Branch, PathPage
+from eventlog.ack import Ack
 from eventlog.errors import (
     AppendConflictError,
     DuplicateIdError,
     FormatVersionError,
     IdempotencyConflictError,
+    SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
     TurnlogError,
@@ -151,6 +154,68 @@ def test_a_fork_copies_nothing_and_opens_a_branch_also_at_a_tip(call: Session) -
     assert path(call, "try") == [0, 1, 4]
 
 
+@pytest.mark.parametrize("name", [None, "try"])
+@pytest.mark.parametrize("before", ["nothing", "one", "sealed", "a branch", "no head"])
+def test_a_fork_is_where_the_appends_before_it_leave_the_head(
+    store: Store, call: Session, before: str, name: str | None
+) -> None:
+    """The head was read at the call. So what still waited in the queue was not on the branch."""
+    if before != "nothing":
+        say(call, 3)
+    if before == "sealed":
+        store.flush()
+    elif before == "a branch":
+        say(call, parent=0)
+    elif before == "no head":
+        call.checkout(None).result()
+    last = -1
+    for count in (5, 1, 0):
+        queued = [call.append({"n": -1}) for _ in range(count)]
+        forked, following = call.fork(name=name), call.append({"n": -1})
+        head = queued[-1].result().last if queued else last
+        last = following.result().last
+        assert call.event(last).parent == head
+        assert call.event(forked.result().first).parent == head
+        assert call.branches()[-1].parent == head
+    moved, forked = call.checkout(None), call.fork()
+    moved.result()
+    assert call.event(forked.result().first).parent is None
+    assert call.head is None
+
+
+def test_a_fork_at_a_head_that_was_purged_is_refused(call: Session) -> None:
+    say(call, 2)
+    call.checkout(0).result()
+    call.purge(1).result()
+    with pytest.raises(TrimmedError):
+        call.fork().result()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(lambda call: call.fork(), id="fork"),
+        pytest.param(lambda call: call.fork(name="try"), id="named-fork"),
+        pytest.param(lambda call: call.checkout(None), id="checkout"),
+        pytest.param(lambda call: call.name_branch("try"), id="name"),
+        pytest.param(lambda call: call.unname_branch("try"), id="unname"),
+    ],
+)
+def test_a_session_that_begins_with_its_branches_has_its_facts(
+    store: Store, begin: Callable[[Session], Ack]
+) -> None:
+    """They were left out. So the session was nobody's, and erasing the user left it there."""
+    call = store.session("call", user_id="u7", title="T")
+    begin(call).result()
+    say(call)
+    info = call.info()
+    assert info is not None
+    assert (info.user_id, info.title) == ("u7", "T")
+    assert [each.name for each in store.sessions(user_id="u7").sessions] == ["call"]
+    store.erase_user("u7")
+    assert not call.exists
+
+
 def test_a_name_leads_to_one_branch(call: Session) -> None:
     say(call, 2)
     say(call, parent=0)
@@ -181,12 +246,60 @@ def test_a_page_of_a_path_continues_where_it_ended(call: Session) -> None:
         assert 1 <= len(page.events) <= 4
         found += [event.sequence for event in page.events]
     assert found == wanted
-    for wrong in ("", "1", "3.9", "a.b", "1.-1", 7):
+    for wrong in ("", "1", "3.9", "a.b", "1.-1", 7, "0.1.9.4", "1.2.3.4.5", "\u0661.1.9.4"):
         with pytest.raises(UsageError):
             call.path(cursor=wrong)  # type: ignore[arg-type]
     for limit in (0, 10_001):
         with pytest.raises(Exception, match="limit"):
             call.path(limit=limit)
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_cursor_of_a_path_ends_with_its_session(
+    store: Store, call: Session, is_made_anew: bool, sealed: bool
+) -> None:
+    """It named a leaf only. So the next page was of the session that had the name meanwhile."""
+    say(call, 10)
+    if sealed:
+        store.flush()
+    cursor = call.path(limit=4).cursor
+    assert cursor is not None
+    call.delete().result()
+    if is_made_anew:
+        say(call, 10)
+    with pytest.raises(SessionGoneError, match="'call' was deleted"):
+        call.path(cursor=cursor)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("tenant", "name"),
+    [pytest.param("", "other", id="session"), pytest.param("acme", "call", id="tenant")],
+)
+def test_a_cursor_of_another_session_is_refused(
+    store: Store, call: Session, tenant: str, name: str, is_there: bool
+) -> None:
+    say(call, 10)
+    other = store.tenant(tenant).session(name)
+    if is_there:
+        say(other, 10)
+    page = call.path(limit=4)
+    with pytest.raises(UsageError, match="of another session") as raised:
+        other.path(cursor=page.cursor)
+    assert raised.value.hint == "Give it to the session whose path() gave it."
+
+
+def test_a_path_is_asked_for_by_leaf_or_by_cursor(call: Session) -> None:
+    """The leaf was left out of account, so that a page was not of the path that it named."""
+    say(call, 10)
+    cursor = call.path(9, limit=4).cursor
+    for leaf in (0, 9, "nowhere"):
+        with pytest.raises(UsageError, match="not both") as raised:
+            call.path(leaf, cursor=cursor)
+        assert "only the cursor" in str(raised.value.hint)
+        with pytest.raises(UsageError, match="not both"):
+            asyncio.run(call.path_async(leaf, cursor))
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,29 @@ def test_by_time_of_last_activity(some: Store) -> None:
     infos = some.sessions(limit=100).sessions
     middle = infos[10].updated_us
     assert names(some, since_us=middle) == [i.name for i in infos if i.updated_us >= middle]
-    assert names(some, until_us=middle) == [i.name for i in infos if i.updated_us <= middle]
-    assert names(some, since_us=middle, until_us=middle) == [
+    assert names(some, until_us=middle) == [i.name for i in infos if i.updated_us < middle]
+    assert names(some, since_us=middle, until_us=middle + 1) == [
         info.name for info in infos if info.updated_us == middle
     ]
+
+
+def test_every_until_is_the_time_before_which(checked_store: Open) -> None:
+    """Listings took the time itself in, usage did not. So pages of days had a session twice."""
+    store = checked_store()
+    call = store.session("call", user_id="u")
+    call.record_usage(input_tokens=1).result()
+    call.alias("a").result()
+    info = call.info()
+    assert info is not None
+    since = call.usage().records[0].recorded_us
+    for end, is_there in ((info.updated_us, False), (info.updated_us + 1, True)):
+        for options in ({}, {"user_id": "u"}, {"alias": "a"}):
+            assert bool(names(store, until_us=end, **options)) is is_there, (end, options)
+            assert bool(names(store, since_us=end, **options)) is (not is_there), (end, options)
+        assert bool(names(store.all_tenants, until_us=end)) is is_there
+    for end, is_there in ((since, False), (since + 1, True)):
+        assert bool(store.usage(until_us=end).totals.record_count) is is_there
+        assert bool(store.usage(since_us=end).totals.record_count) is (not is_there)
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])

@@ -63,7 +63,7 @@ def sessions(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Only those last active by this time."),
+        typer.Option("--until", metavar="TIME", help="Only those last active before this time."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")] = 50,
     cursor: Annotated[
