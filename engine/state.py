@@ -59,11 +59,7 @@ def read_fold(
             number = past.view.origin.number
             if sequence is None:
                 sequence = past.view.event_count - 1
-            if sequence < past.first - 1:
-                raise TrimmedError(
-                    f"the events of session {name[1]!r} below {past.first} were purged",
-                    first=past.first,
-                )
+            _require(past, name, sequence)
             if fold is None or fold.sequence < past.first - 1:  # what follows it may be purged now
                 fold = _start(store, past, sequence)
             epoch = past.view.record.epoch
@@ -84,6 +80,14 @@ def _gone(name: Name, number: int, past: Past | None) -> SessionGoneError:
         expected=number,
         current=None if past is None else past.view.origin.number,
     )
+
+
+def _require(past: Past, name: Name, sequence: int) -> None:
+    """Raise when what the session was after an event cannot be told any more."""
+    if sequence < past.first - 1:
+        raise TrimmedError(
+            f"the events of session {name[1]!r} below {past.first} were purged", first=past.first
+        )
 
 
 def _start(store: Store, past: Past, sequence: int) -> Fold:
@@ -160,6 +164,7 @@ def read_tree(store: Store, name: Name, stop: int, number: int) -> dict[str, Any
 
     Raises:
         SessionGoneError: The session was deleted meanwhile.
+        TrimmedError: The event was purged meanwhile.
     """
     rows: dict[bytes, bytes | None] = {}
     following = 0
@@ -167,6 +172,7 @@ def read_tree(store: Store, name: Name, stop: int, number: int) -> dict[str, Any
         with store._log.views.past(name) as past:
             if past is None or past.view.origin.number != number:
                 raise _gone(name, number, past)
+            _require(past, name, stop - 1)
             if following < past.first:  # what was read is purged now, and in the base
                 base = past.last_of_kind(BASE, Event)
                 if base is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import Store, fold
+from engine import Store, fold, removing
 from eventlog.errors import (
     SessionGoneError,
     SessionNotFoundError,
@@ -444,3 +444,33 @@ def test_a_state_beyond_what_an_event_holds_can_be_purged(store: Store) -> None:
     state = session.state
     assert sorted(state) == ["a", "b", "c"]
     assert [len(state[key]) for key in "abc"] == [20 * MIB, 20 * MIB, BODY_BYTES_MAX - 20]
+
+
+@pytest.mark.parametrize("branching", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_purge_that_another_overtakes_says_so(
+    checked_store: Callable[..., Store],
+    monkeypatch: pytest.MonkeyPatch,
+    branching: bool,
+    sealed: bool,
+) -> None:
+    """Between its two looks at the session the event was gone, which read as damage."""
+    store = checked_store(snapshot_frequency=4)
+    talk(store)
+    session = store.session("a")
+    if branching:
+        session.append(said("other"), parent=25).result()
+    if sealed:
+        store.flush()
+    read = removing.read_fold
+
+    def overtaken(*args: Any, **options: Any) -> Any:
+        fold = read(*args, **options)
+        monkeypatch.setattr(removing, "read_fold", read)
+        session.purge(20).result()
+        store.flush()
+        return fold
+
+    monkeypatch.setattr(removing, "read_fold", overtaken)
+    with pytest.raises(TrimmedError):
+        session.purge(10)
