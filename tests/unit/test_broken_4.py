@@ -1,0 +1,33 @@
+"""Faults that were found by breaking: each test is of a whole kind of fault, with its symptom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine import RetentionPolicy, Store
+
+Open = Callable[..., Store]
+
+PLAIN: list[Any] = [None, True, 5, 1.5, "", b"x", [], {}, [[]], ["text"], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+@pytest.mark.parametrize("key", ["type", "id", "name", "content", "tool_use_id"])
+def test_any_block_of_a_message_can_be_shown(store: Store, key: str, value: Any) -> None:
+    """A block whose type is a list broke every window, compaction and retention over it.
+
+    They raised TypeError, for the session ever after and for a whole tenant's retention.
+    """
+    call = store.session("call")
+    blocks = [{"type": "tool_use", "id": "a"}, {"type": "tool_result", key: value}, {key: value}]
+    for role in ("assistant", "user", "tool"):
+        call.append({"role": role, "content": blocks, key: value})
+    store.flush()
+    assert call.window() == call.window_entries().messages
+    assert call.window(tokens=10**6, media=False)
+    assert call.compact(lambda _: "what was said", keep_last=0, running=()) is not None
+    report = store.apply_retention(RetentionPolicy(max_entries=1))
+    assert not report.damaged
