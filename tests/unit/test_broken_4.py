@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,3 +32,34 @@ def test_any_block_of_a_message_can_be_shown(store: Store, key: str, value: Any)
     assert call.compact(lambda _: "what was said", keep_last=0, running=()) is not None
     report = store.apply_retention(RetentionPolicy(max_entries=1))
     assert not report.damaged
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+@pytest.mark.parametrize("step", range(10))
+def test_sessions_made_anew_while_rules_are_applied_are_left_alone(
+    store: Store, tmp_path: Path, step: int, is_archived: bool
+) -> None:
+    """A session that was deleted and made anew, shorter, ended the whole application of rules.
+
+    It raised UsageError, in the middle: what went before that was told nobody.
+    """
+
+    def meanwhile(done: int, _: int) -> None:
+        if done == step and not again:
+            again.append(step)
+            for name in names:
+                store.session(name).delete().result()
+                store.session(name).append({"role": "user", "content": "anew"}).result()
+
+    names = ("a", "b", "c")
+    again: list[int] = []
+    for name in names:
+        store.session(name).append_many([{"role": "user", "content": "old"}] * 30).result()
+    report = store.apply_retention(
+        RetentionPolicy(max_entries=5),
+        progress=meanwhile,
+        archive=tmp_path / "archive" if is_archived else None,
+    )
+    assert len(report.purged) + len(report.changed) <= len(names)
+    for name in names if again else ():
+        assert [message["content"] for message in store.session(name).history()] == ["anew"]
