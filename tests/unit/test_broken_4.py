@@ -63,3 +63,37 @@ def test_sessions_made_anew_while_rules_are_applied_are_left_alone(
     assert len(report.purged) + len(report.changed) <= len(names)
     for name in names if again else ():
         assert [message["content"] for message in store.session(name).history()] == ["anew"]
+
+
+KEYS = (
+    "title user_id workspace status summary hold parent cloned_from metadata.a related."
+    " label label. label.. label.x label.x.y label..y label.-1.y label.\u00b2.y"
+    f" label.{10**30}.y unknown"
+).split()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_fact_that_is_loaded_breaks_the_listing_of_its_tenant(store: Store, key: str) -> None:
+    """One loaded fact of another shape broke facts, listings, retention and forgetting for ever.
+
+    They raised TypeError and others, also for all other sessions of the tenant.
+    """
+    store.session("good", user_id="u").append({"role": "user", "content": "hi"}).result()
+    values = [each for each in PLAIN if type(each) is not bytes]
+    values += [[1, 2], ["a", None], ["a", 2], ["a", "b"], ["a", 1, 2], [None, None]]
+    names = [f"bad {number}" for number in range(len(values))]
+    for name, value in zip(names, values, strict=True):
+        body = {"set": {key: value}}
+        store.load([{"session": name, "sequence": 0, "kind": "facts", "body": body}])
+    for name in names:
+        bad = store.session(name)
+        assert bad.facts == bad.at(0).facts
+        assert bad.clone(f"copy of {name}").facts.cloned_from is not None
+        assert len(bad.statuses()) <= 1 and len(bad.summaries()) <= 1
+        bad.set_status("mended").result()
+        assert bad.facts.status == "mended"
+    names.append("good")
+    assert set(names) <= {info.name for info in store.sessions().sessions}
+    assert {info.name for info in store.sessions(status="mended").sessions} == set(names[:-1])
+    assert not store.apply_retention(RetentionPolicy(max_entries=1), dry_run=True).damaged
+    assert "good" in {receipt.session for receipt in store.erase_user("u", force=True)}
