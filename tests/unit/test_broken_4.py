@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import RetentionPolicy, Store
+from engine import CorruptionError, RetentionPolicy, Store, UsageError
+from eventlog.limits import TIME_MAX
 
 Open = Callable[..., Store]
 
@@ -97,3 +100,47 @@ def test_no_fact_that_is_loaded_breaks_the_listing_of_its_tenant(store: Store, k
     assert {info.name for info in store.sessions(status="mended").sessions} == set(names[:-1])
     assert not store.apply_retention(RetentionPolicy(max_entries=1), dry_run=True).damaged
     assert "good" in {receipt.session for receipt in store.erase_user("u", force=True)}
+
+
+@pytest.mark.parametrize("name", ["cost", "seconds"])
+@pytest.mark.parametrize("amount", [1e308, 10**400, math.inf, math.nan, -1e-9, True, "1"])
+def test_an_amount_whose_sums_are_no_numbers_is_refused(
+    store: Store, name: str, amount: Any
+) -> None:
+    """Two costs of 1e308 were stored, and usage of the session and its tenant raised OverflowError.
+
+    Whole numbers that are no floats raised it at once.
+    """
+    call: Any = store.session("call")
+    for _ in range(2):
+        with pytest.raises(UsageError, match=name):
+            call.record_usage(**{name: amount})
+        call.record_usage(**{name: 1e100}).result()
+    assert store.usage() == replace(call.usage(), by_branch={}, records=[])
+    totals = call.usage().totals
+    assert {"seconds": totals.seconds, "cost": totals.costs.get("")}[name] == 2e100
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {name: value}
+        for name in ("cost", "input_tokens", "model", "user_id", "currency", "extra")
+        for value in (*PLAIN, 1e308, 10**18, -1)
+        if type(value) is not bytes
+    ],
+    ids=repr,
+)
+def test_a_loaded_record_is_summed_or_damage(store: Store, told: dict[str, Any]) -> None:
+    """A loaded record of another shape raised TypeError and others from all sums over it."""
+    line = {"session": "a", "sequence": 0, "kind": "usage", "recorded_us": TIME_MAX}
+    store.load([{**line, "body": {"append": {"": {"scope": "turn", **told}}}}])
+    facts = {"set": {"user_id": ["u"]}}
+    store.load([{"session": "a", "sequence": 1, "kind": "facts", "body": facts}])
+    try:
+        used = store.session("a").usage()
+    except CorruptionError:
+        with pytest.raises(CorruptionError):
+            store.usage()
+    else:
+        assert used.totals == store.usage().totals == used.by_day["294247-01-10"]
