@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import CorruptionError, RetentionPolicy, Store, UsageError
+from engine import ConflictError, CorruptionError, RetentionPolicy, Store, UsageError, artifacts
 from eventlog.limits import TIME_MAX
 
 Open = Callable[..., Store]
 
+VERSION = {"id": "r", "size": 1, "is_text": True}
 PLAIN: list[Any] = [None, True, 5, 1.5, "", b"x", [], {}, [[]], ["text"], {"a": 1}]
 
 
@@ -144,3 +146,50 @@ def test_a_loaded_record_is_summed_or_damage(store: Store, told: dict[str, Any])
             store.usage()
     else:
         assert used.totals == store.usage().totals == used.by_day["294247-01-10"]
+
+
+LOADED = [
+    *[("runs", {"set": {"r": {"status": "running", "owner": value}}}) for value in PLAIN],
+    *[("runs", {"set": {"r": {"status": "failed", "began": value}}}) for value in PLAIN],
+    *[("tool_calls", {"set": {"r": {"state": "open", "name": "n", "opened": v}}}) for v in PLAIN],
+    *[
+        ("artifacts", {"append": {artifacts._prefix("r"): {**VERSION, "content": value}}})
+        for value in PLAIN
+    ],
+    *[("link", value) for value in PLAIN],
+    *[("link", {"event": value, "answers": [0]}) for value in PLAIN],
+    *[("link", {"event": 0, "answers": value}) for value in PLAIN],
+    *[("link", {"event": 0, "answers": [value]}) for value in PLAIN],
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [each for each in LOADED if "b'" not in repr(each)], ids=repr
+)
+def test_what_is_loaded_beside_a_history_is_read_or_damage(
+    store: Store, kind: str, body: Any
+) -> None:
+    """Loaded runs, calls, versions and links of another shape raised TypeError and KeyError.
+
+    So did whatever looked at them: windows, compactions and clones of the session.
+    """
+    call = store.session("call")
+    call.append({"role": "user", "content": "hi"}).result()
+    call.runs.begin("other").result()
+    call.tool_calls.open("other", "name").result()
+    store.load([{"session": "call", "sequence": 3, "kind": kind, "body": body}])
+    reads: list[Callable[[], Any]] = [
+        call.runs.list,
+        call.tool_calls.list,
+        lambda: call.artifacts.read("r"),
+        call.artifacts.list,
+        call.window,
+        lambda: call.compact(lambda _: "what was said", keep_last=0),
+        lambda: store.apply_retention(RetentionPolicy(max_entries=1)),
+        lambda: call.runs.mark("r", "running"),
+        lambda: call.tool_calls.done("r"),
+    ]
+    for read in reads:
+        with suppress(CorruptionError, ConflictError, UsageError):
+            read()
+    assert call.clone("copy").history() == call.history()
