@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES_MAX: Final = 4 * 1024  # of a content in the event itself: less than a blob's rows
 NAME_BYTES: Final = 32  # of a content's name
+_MAY_HAVE: Final = {"content": str, "media_type": str, "event": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,4 +316,4 @@ def _prefix(id: str) -> str:
 
 
 def _value(stored: StoredVariable) -> dict[str, Any]:
-    return value_of(stored, id=str, size=int, is_text=bool)
+    return value_of(stored, _MAY_HAVE, id=str, size=int, is_text=bool)

@@ -25,19 +25,26 @@ def values_in(fold: Fold | None, space: Space) -> Mapping[str, StoredVariable]:
     return {} if fold is None else fold.spaces.get(space, {})
 
 
-def value_of(stored: StoredVariable, **fields: type) -> dict[str, Any]:
+def value_of(
+    stored: StoredVariable, may: Mapping[str, type] | None = None, **fields: type
+) -> dict[str, Any]:
     """A value as the store's own calls write it, a new one each time.
 
     Args:
         stored: The row.
+        may: What else it may have, and of what types.
         fields: What it has at least, and of what types.
 
     Raises:
         CorruptionError: It was loaded from lines that no such call wrote.
     """
     value = stored.value()
-    if type(value) is not dict or any(
-        [type(value.get(name)) is not kind for name, kind in fields.items()]
+    if (
+        type(value) is not dict
+        or any([type(value.get(name)) is not kind for name, kind in fields.items()])
+        or any(
+            [name in value and type(value[name]) is not kind for name, kind in (may or {}).items()]
+        )
     ):
         raise CorruptionError("is of another shape", where=f"{stored} at {stored.sequence}")
     return value

@@ -17,7 +17,7 @@ from engine.artifacts import contents_of
 from engine.belonging import value_of, values_in
 from engine.boundary import NAMES, EventName, boundary_of
 from engine.documents import APPENDED, DIGEST_DIGITS
-from engine.facts import ALIAS, LABEL
+from engine.facts import ALIAS, LABEL, is_label_on
 from engine.fold import Fold
 from engine.spaces import Space
 from engine.variables import DIGITS, StoredVariable, appended_key
@@ -50,8 +50,11 @@ class Copied:
 
     def link(self, body: Any) -> dict[str, Any] | None:
         """A link between the copies; None where one of them is not there."""
-        answered = self.places.get(body["event"])
-        answers = [self.places[each] for each in body["answers"] if each in self.places]
+        if type(body) is not dict or type(body.get("answers")) is not list:
+            return None  # nothing that ``Session.link`` writes
+        event, named = body.get("event"), [each for each in body["answers"] if type(each) is int]
+        answered = self.places.get(event) if type(event) is int else None
+        answers = [self.places[each] for each in named if each in self.places]
         if answered is None or not answers:
             return None
         return {**body, "event": answered, "answers": answers}
@@ -74,7 +77,7 @@ class Copied:
         if key.startswith(ALIAS):
             return None
         on, dot, name = key.removeprefix(LABEL).partition(".")
-        if not key.startswith(LABEL) or not on or not dot:
+        if not key.startswith(LABEL) or not on or not dot or not is_label_on(on):
             return key
         copied = self.places.get(int(on))
         return None if copied is None else f"{LABEL}{copied}.{name}"
@@ -128,7 +131,8 @@ class Copied:
             steps |= dict.fromkeys(_EVENTS, self.places)
         for key, places in steps.items():
             if key in value:
-                copy = places.get(value.pop(key))
+                step = value.pop(key)
+                copy = places.get(step) if type(step) is int else None
                 if copy is not None:
                     value[key] = copy
         return value
@@ -233,7 +237,8 @@ def _calls(space: Space, values: Mapping[str, StoredVariable]) -> Iterator[Summe
         value, began = stored.value(), stored.sequence
         if type(value) is dict:
             value = {_BEGUN_US[space]: stored.updated_us, **value}
-            began = value.pop(_BEGINNINGS[space], began)
+            told = value.pop(_BEGINNINGS[space], began)
+            began = told if type(told) is int else began
             for name in _EVENTS if space is Space.TOOL_CALLS else ():
                 value.pop(name, None)
         found.append((began, key, value))

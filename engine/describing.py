@@ -302,7 +302,7 @@ class Describing(Branching):
                     if key in kept:
                         sequence = kept[key].sequence
                         found = [each for each in found if each.sequence < sequence]
-                        found.append(said(kept[key]))
+                        found += filter(None, [said(kept[key])])
                     following = past.first
                 stop = past.view.event_count
                 events, following = past.read_kinds(
@@ -311,7 +311,7 @@ class Describing(Branching):
             for event in events:
                 change = changed_by(event).get(key)
                 if change is not None:
-                    found.append(said(change))
+                    found += filter(None, [said(change)])
             if following >= stop:
                 return found
 

@@ -47,7 +47,8 @@ def estimate_tokens(body: Any) -> int:
 
 def is_media(block: Any) -> bool:
     """Whether a block of a message's content is an image or another medium."""
-    return type(block) is dict and block.get("type") in MEDIA_TYPES
+    kind = block.get("type") if type(block) is dict else None
+    return type(kind) is str and kind in MEDIA_TYPES
 
 
 def _texts(value: Any) -> list[str | None]:

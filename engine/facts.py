@@ -12,6 +12,9 @@ space ``facts`` has a key for each that was, and a later fact stands over the on
 - ``related.NAME``: True
 - ``alias.NAME``: True (``aliases``)
 - ``hold``: the reasons why the session is held, at least one (``holds``)
+
+What a fact is that none of the store's calls wrote, but a load, is left out; a hold holds in any
+case. So of one session that was loaded no listing of its tenant breaks.
 """
 
 from __future__ import annotations
@@ -146,13 +149,15 @@ def facts_from(opening: Mapping[str, Any], stored: Mapping[str, StoredVariable])
             _take(given, key, each.value())
         elif kind == "metadata":
             value = each.value()
-            if value:
+            if type(value) is list and len(value) == 1:
                 metadata[name] = value[0]
-            else:
+            elif value == []:
                 metadata.pop(name, None)
         elif kind == "label":
-            on, _, label = name.partition(".")
-            labels.append(Label(label, int(on) if on else None, each.sequence, each.updated_us))
+            on, dot, label = name.partition(".")
+            if dot and label and is_label_on(on):
+                at = int(on) if on else None
+                labels.append(Label(label, at, each.sequence, each.updated_us))
         elif kind == "related":
             related.append(name)
         elif kind == "alias":
@@ -170,15 +175,37 @@ def facts_from(opening: Mapping[str, Any], stored: Mapping[str, StoredVariable])
 def _take(given: dict[str, Any], key: str, value: Any) -> None:
     """A fact that has a key to itself; what this release knows nothing of is left out."""
     if key in TEXTS:
-        given[key] = value
-    elif key == "status":
-        given["status"], given["status_detail"] = value
-    elif key == "summary":
-        given["summary"] = value[0]
+        if value is None or type(value) is str:
+            given[key] = value
+    elif key in ("status", "summary"):
+        if _is_said(value):
+            given[key] = value[0]
+            if key == "status":
+                given["status_detail"] = value[1]
     elif key == HOLD:
         given["holds"] = holds_in(value)
-    elif key in ("parent", "cloned_from"):
+    elif key in ("parent", "cloned_from") and (value is None or _is_link(value)):
         given[key] = None if value is None else SessionLink(*value)
+
+
+def _is_said(value: Any) -> bool:
+    """Whether a value is a text, or None, with what was given beside it."""
+    return type(value) is list and len(value) == 2 and type(value[0]) in (str, type(None))
+
+
+def _is_link(value: Any) -> bool:
+    """Whether a value is a session's name with a sequence, or None."""
+    return (
+        type(value) is list
+        and len(value) == 2
+        and type(value[0]) is str
+        and type(value[1]) in (int, type(None))
+    )
+
+
+def is_label_on(on: str) -> bool:
+    """Whether the part of a label's key that says what it is on is a sequence, or nothing."""
+    return not on or (on.isascii() and on.isdigit() and len(on) <= len(str(POSITION_MAX)))
 
 
 def holds_in(value: Any) -> tuple[str, ...]:
@@ -188,10 +215,12 @@ def holds_in(value: Any) -> tuple[str, ...]:
     return (reprlib.repr(value),)
 
 
-def said(stored: StoredVariable) -> Said:
-    """A status or a summary from its fact."""
-    text, detail = stored.value()
-    return Said(text, detail, stored.sequence, stored.updated_us)
+def said(stored: StoredVariable) -> Said | None:
+    """A status or a summary from its fact; None for what is neither."""
+    value = stored.value()
+    if not _is_said(value):
+        return None
+    return Said(value[0], value[1], stored.sequence, stored.updated_us)
 
 
 def label_key(name: str, on: int | None) -> str:

@@ -82,9 +82,9 @@ class Owning:
             if value is not None:
                 name_bytes(value, name)
         since = -TIME_MAX if since_us is None else whole(since_us, "since_us", -TIME_MAX, TIME_MAX)
-        until = (
-            TIME_MAX + 1 if until_us is None else whole(until_us, "until_us", -TIME_MAX, TIME_MAX)
-        )
+        until = TIME_MAX + 1
+        if until_us is not None:
+            until = whole(until_us, "until_us", -TIME_MAX, TIME_MAX)
         tenant = self._tenant()
         cursor: str | None = None
         while True:

@@ -103,14 +103,14 @@ class Removing:
         facts = self._store._log.views.facts(self._name)
         if facts is None:
             raise SessionNotFoundError(f"no session {self._name[1]!r}")
-        if first > facts.event_count:
-            raise UsageError(f"session {self._name[1]!r} has no event {first - 1}")
         if number not in (None, facts.origin.number):
             raise SessionGoneError(
                 f"session {self._name[1]!r} was deleted and made anew",
                 expected=number,
                 current=facts.origin.number,
             )
+        if first > facts.event_count:
+            raise UsageError(f"session {self._name[1]!r} has no event {first - 1}")
         number = facts.origin.number
         fold = read_fold(self._store, self._name, first - 1, number=number)
         assert fold is not None  # or it would have raised, as the number is given

@@ -19,7 +19,7 @@ from engine.spaces import Space
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
 from eventlog.arguments import items
-from eventlog.errors import AppendConflictError, UsageError
+from eventlog.errors import AppendConflictError, CorruptionError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.locks import same_domain
 from eventlog.seams import ProcessIdentity, process_alive, process_identity
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 OPEN: Final = ("queued", "running", "suspended")
 ENDED: Final = ("succeeded", "failed", "aborted", "cancelled", "denied")
+_MAY_HAVE: Final = {"owner": dict, "began": int, "started_us": int, "metadata": dict}
+_PROCESS: Final = {"pid": int, "start": int, "boot": str, "namespace": int, "host": str}
 INTERRUPTED: Final = "interrupted"  # what an open run reads as once its owner is gone
 
 
@@ -100,7 +102,7 @@ class RunsAt:
         return await self._session._store._on_pool(self.list, statuses)
 
     def _run(self, stored: StoredVariable) -> Run:
-        value = value_of(stored, status=str)
+        value = _value(stored)
         owner = value.get("owner")
         status = value["status"]
         if self._judges and owner is not None and status in OPEN and not may_live(owner):
@@ -206,7 +208,7 @@ class Runs(RunsAt):
             raise UsageError(
                 f"there is no run {run_id!r}", hint="Wait for the ack of its beginning."
             )
-        value = value_of(stored, status=str)
+        value = _value(stored)
         if value["status"] in ENDED:
             raise AppendConflictError(
                 f"run {run_id!r} ended as {value['status']}",
@@ -230,8 +232,19 @@ class Runs(RunsAt):
 
 def _beginning(stored: StoredVariable) -> int:
     """Sequence of a run's beginning: its order, whatever the clock did."""
-    began: int = value_of(stored).get("began", stored.sequence)
+    began: int = _value(stored).get("began", stored.sequence)
     return began
+
+
+def _value(stored: StoredVariable) -> dict[str, Any]:
+    value = value_of(stored, _MAY_HAVE, status=str)
+    if "owner" in value and not _is_process(value["owner"]):
+        raise CorruptionError("has an owner that is no process", where=f"run {stored.key!a}")
+    return value
+
+
+def _is_process(owner: Mapping[str, Any]) -> bool:
+    return all([type(owner.get(name)) is kind for name, kind in _PROCESS.items()])
 
 
 def _check_status(status: str, allowed: tuple[str, ...]) -> None:

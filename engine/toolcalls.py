@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PENDING: Final = ("open", "waiting")
 STATES: Final = (*PENDING, "done", "failed", "abandoned")
+_MAY_HAVE: Final = {"event": int, "result_event": int, "opened": int, "opened_us": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class ToolCalls(ToolCallsAt):
             raise UsageError(
                 f"there is no tool call {id!r}", hint="Wait for the ack of its opening."
             )
-        before = value_of(stored, state=str, name=str)
+        before = _value(stored)
         if before["state"] not in allowed:
             raise AppendConflictError(
                 f"tool call {id!r} is {before['state']}, so it cannot become {state}",
@@ -225,12 +226,16 @@ class ToolCalls(ToolCallsAt):
 
 def _opening(stored: StoredVariable) -> int:
     """Sequence of a call's opening: its order, whatever the clock did."""
-    opened: int = value_of(stored).get("opened", stored.sequence)
+    opened: int = _value(stored).get("opened", stored.sequence)
     return opened
 
 
+def _value(stored: StoredVariable) -> dict[str, Any]:
+    return value_of(stored, _MAY_HAVE, state=str, name=str)
+
+
 def _call_of(stored: StoredVariable) -> ToolCall:
-    value = value_of(stored, state=str, name=str)
+    value = _value(stored)
     return ToolCall(
         stored.key,
         value["name"],

@@ -93,7 +93,7 @@ def tools_of(body: Any) -> Tools | None:
             return Tools(calls, [named], False)
     for block in content if type(content) is list else ():
         kind = block.get("type") if type(block) is dict else None
-        if kind in _BLOCKS:
+        if type(kind) is str and kind in _BLOCKS:
             _add_call(calls, block, _BLOCKS[kind])
         elif kind == "tool_result":
             named = _named(block, _RESULT_IDS)

@@ -12,10 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from math import fsum, isfinite
+from datetime import date, timedelta
+from math import fsum
 from typing import Any, Final
 
 from engine.belonging import is_on, value_of, values_in
@@ -23,8 +24,9 @@ from engine.fold import Fold
 from engine.spaces import Space
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
-from eventlog.errors import InvalidMessageError, UsageError
+from eventlog.errors import CorruptionError, InvalidMessageError, UsageError
 from eventlog.keys import name_bytes
+from eventlog.limits import POSITION_MAX
 
 SCOPES: Final = ("turn", "provider_turn", "run_total")
 COUNTERS: Final = (
@@ -41,7 +43,10 @@ COUNTERS: Final = (
 AMOUNTS: Final = ("seconds", "cost")
 NAMES: Final = ("model", "provider", "currency", "user_id", "run_id", "turn_id")
 COUNT_MAX: Final = 2**53
+AMOUNT_MAX: Final = 1e100  # no log holds so many that their sum is no float
 DAY_US: Final = 86_400_000_000
+_FIRST_DAY: Final = date(1970, 1, 1)
+_CYCLE_DAYS: Final = 146_097  # 400 years, after which the calendar repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +149,10 @@ def usage_body(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in AMOUNTS:
         amount = given[name]
         if amount is not None:
-            if type(amount) not in (int, float) or not isfinite(amount) or amount < 0:
-                raise UsageError(f"{name} must be a number from 0 on, not {amount!r}")
+            if type(amount) not in (int, float) or not 0 <= amount <= AMOUNT_MAX:
+                raise UsageError(
+                    f"{name} must be a number from 0 to {AMOUNT_MAX}, not {reprlib.repr(amount)}"
+                )
             value[name] = amount
     if given["extra"] is not None:
         if type(given["extra"]) is not dict:
@@ -176,13 +183,15 @@ def records_of(fold: Fold | None, scope: str, user_id: str | None) -> list[Usage
     found: list[UsageRecord] = []
     values = values_in(fold, Space.USAGE)
     told = values_in(fold, Space.FACTS).get("user_id") if values else None
-    if told is not None:
-        user_id = told.value()
+    if told is not None and type(owner := told.value()) in (str, type(None)):
+        user_id = owner
     for key in sorted(values):
         stored = values[key]
         value = value_of(stored, scope=str)
         if value["scope"] != scope:
             continue
+        if not _is_record(value):
+            raise CorruptionError("is no record", where=f"{stored} at {stored.sequence}")
         names = {name: value.get(name) for name in NAMES}
         names["user_id"] = names["user_id"] or user_id
         found.append(
@@ -201,6 +210,18 @@ def records_of(fold: Fold | None, scope: str, user_id: str | None) -> list[Usage
             )
         )
     return found
+
+
+def _is_record(value: Mapping[str, Any]) -> bool:
+    """Whether a value is what ``record_usage`` may have written."""
+    numbers = [value[name] for name in ("event", "branch", *COUNTERS) if name in value]
+    amounts = [value[name] for name in AMOUNTS if name in value]
+    return (
+        all([type(value[name]) is str for name in NAMES if name in value])
+        and all([type(each) is int and 0 <= each <= POSITION_MAX for each in numbers])
+        and all([type(each) in (int, float) and 0 <= each <= AMOUNT_MAX for each in amounts])
+        and type(value.get("extra", {})) is dict
+    )
 
 
 def on_path(records: Iterable[UsageRecord], path: Sequence[Stretch]) -> list[UsageRecord]:
@@ -258,7 +279,9 @@ class Sums:
 
 def _day(number: int) -> str:
     """A day in UTC by its number since the epoch."""
-    return datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y-%m-%d")
+    cycles, rest = divmod(number, _CYCLE_DAYS)  # any day that a log can tell, not dates alone
+    day = _FIRST_DAY + timedelta(days=rest)
+    return f"{day.year + 400 * cycles:04}-{day:%m-%d}"
 
 
 class _Sum:
