@@ -92,7 +92,7 @@ class SessionAt:
     @property
     def artifacts(self) -> ArtifactsAt:
         """The artifacts as they were."""
-        return ArtifactsAt(self._session, self._folded, head=self.head)
+        return ArtifactsAt(self._session, self._folded, head=self.head, number=self.number)
 
     @property
     def runs(self) -> RunsAt:

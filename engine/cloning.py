@@ -161,8 +161,10 @@ class _Copies:
     def _of_base(self, base: Fold) -> Iterator[Draft]:
         """What purged events added up to."""
         session = self._session
-        addresses = content_addresses(session._store, session._name, contents_of(base))
-        path = None if self._leaf is None else session._stretches(self._leaf)
+        addresses = content_addresses(
+            session._store, session._name, contents_of(base), self._number
+        )
+        path = None if self._leaf is None else session._stretches(self._leaf, self._number)
         for change in summed(base, lambda value: is_on(path, value)):
             body: dict[str, Any] | None = change.body
             blobs: tuple[bytes, ...] = ()
