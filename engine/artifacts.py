@@ -71,7 +71,7 @@ Ids = list[str]
 class ArtifactsAt:
     """The artifacts of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_head", "_path", "_session")
+    __slots__ = ("_folded", "_head", "_number", "_path", "_session")
 
     def __init__(
         self,
@@ -79,11 +79,13 @@ class ArtifactsAt:
         folded: Folded,
         path: Sequence[Stretch] | None = None,
         head: int | None = None,
+        number: int | None = None,
     ) -> None:
         self._session = session
         self._folded = folded
         self._path = path
         self._head = head  # as of the event; None for that of now
+        self._number = number  # of the incarnation; None for that of now
 
     def on(self, leaf: int | str | None = None) -> ArtifactsAt:
         """The same, with the versions alone that belong to the path from the root to a leaf.
@@ -91,8 +93,8 @@ class ArtifactsAt:
         Args:
             leaf: Sequence of an event, or the name of a branch; None for the head.
         """
-        path = self._session._stretches(self._head if leaf is None else leaf)
-        return ArtifactsAt(self._session, self._folded, path, self._head)
+        path = self._session._stretches(self._head if leaf is None else leaf, self._number)
+        return ArtifactsAt(self._session, self._folded, path, self._head, self._number)
 
     async def on_async(self, leaf: int | str | None = None) -> ArtifactsAt:
         """``on`` on the store's pool."""
@@ -111,6 +113,9 @@ class ArtifactsAt:
         """
         if version is not None:
             whole(version, "version", 0, POSITION_MAX)
+        number = self._number
+        if number is None:  # before the fold, so that its content is not looked for in a newer one
+            number = _number_of(self._session)
         found = [
             (sequence, value)
             for sequence, value in self._values(id)
@@ -121,7 +126,7 @@ class ArtifactsAt:
         sequence, value = found[-1]
         content = value.get("inline")
         if content is None:
-            content = self._content(sequence, value)
+            content = self._content(sequence, value, number)
         if type(content) is bytes and value["is_text"]:
             return content.decode("utf-8", "surrogatepass")
         if not isinstance(content, str | bytes):
@@ -174,14 +179,18 @@ class ArtifactsAt:
                 if is_on(self._path, value):
                     yield values[key].sequence, value
 
-    def _content(self, sequence: int, value: Mapping[str, Any]) -> bytes:
+    def _content(self, sequence: int, value: Mapping[str, Any], number: int | None) -> bytes:
         store, name = self._session._store, self._session._name
         content = value.get("content")
+        where = f"artifact at sequence {sequence}"
         for _ in range(2):  # a purge meanwhile makes another event name the content
-            address = content_addresses(store, name, [(sequence, content)]).get(content)
+            address = content_addresses(store, name, [(sequence, content)], number).get(content)
             if address is not None and self._session._blobs.get(address) is not None:
-                return self._session._blobs.read(address)
-        raise CorruptionError("its content is missing", where=f"artifact at sequence {sequence}")
+                found = self._session._blobs.read(address)
+                if content_name(found) != content:
+                    raise CorruptionError("has another content than it names", where=where)
+                return found
+        raise CorruptionError("its content is missing", where=where)
 
 
 class Artifacts(ArtifactsAt):
@@ -237,7 +246,7 @@ class Artifacts(ArtifactsAt):
         else:
             blob = self._session._blobs.put(data, media_type=media_type)
             blobs = (blob.address,)
-            value["content"] = blake2b(data, digest_size=NAME_BYTES).hexdigest()
+            value["content"] = content_name(data)
         return self._session._change(
             Space.ARTIFACTS,
             {},
@@ -270,6 +279,11 @@ class Artifacts(ArtifactsAt):
         )
 
 
+def content_name(data: bytes) -> str:
+    """The name of a content: the same in every store."""
+    return blake2b(data, digest_size=NAME_BYTES).hexdigest()
+
+
 def contents_of(fold: Fold) -> list[tuple[int, str]]:
     """The versions of a fold whose content is a blob: their sequences, and the contents' names."""
     found: list[tuple[int, str]] = []
@@ -281,7 +295,7 @@ def contents_of(fold: Fold) -> list[tuple[int, str]]:
 
 
 def content_addresses(
-    store: Store, name: Name, contents: Sequence[tuple[int, str | None]]
+    store: Store, name: Name, contents: Sequence[tuple[int, str | None]], number: int | None
 ) -> dict[str | None, bytes]:
     """The addresses of the contents of artifacts, by name, as far as events name them.
 
@@ -289,15 +303,19 @@ def content_addresses(
         store: The store.
         name: Tenant and session name.
         contents: See ``contents_of``.
+        number: The incarnation that is meant; None when there was none.
 
     Raises:
-        SessionGoneError: The session was deleted.
+        SessionGoneError: The session was deleted, or deleted and made anew.
     """
     found: dict[str | None, bytes] = {}
     with store._log.views.past(name) as past:
-        if past is None:
+        current = None if past is None else past.view.origin.number
+        if past is None or current != number:
             raise SessionGoneError(
-                f"session {name[1]!r} was deleted while it was read", expected=name[1], current=None
+                f"session {name[1]!r} was deleted while it was read",
+                expected=number,
+                current=current,
             )
         if any([sequence < past.first for sequence, _ in contents]):
             for part in base_parts(past):
@@ -308,6 +326,11 @@ def content_addresses(
                 if event.blobs:
                     found[content] = event.blobs[0]
     return found
+
+
+def _number_of(session: Session) -> int | None:
+    with session._store._log.views.past(session._name) as past:
+        return None if past is None else past.view.origin.number
 
 
 def _prefix(id: str) -> str:

@@ -92,7 +92,7 @@ class SessionAt:
     @property
     def artifacts(self) -> ArtifactsAt:
         """The artifacts as they were."""
-        return ArtifactsAt(self._session, self._folded, head=self.head)
+        return ArtifactsAt(self._session, self._folded, head=self.head, number=self.number)
 
     @property
     def runs(self) -> RunsAt:
@@ -175,13 +175,21 @@ class SessionAt:
         return await self._session._store._on_pool(self.info)
 
     def _folded(self) -> Fold:
-        if self._fold is None:
+        fold = self._fold
+        if fold is None:
             fold = read_fold(
                 self._session._store, self._session._name, self.sequence, number=self.number
             )
             assert fold is not None  # a number was given
             self._fold = fold
-        return self._fold
+            return fold
+        try:
+            with self._session._store._log.views.past(self._session._name) as past:
+                self._same(past)
+        except (SessionGoneError, TrimmedError):
+            self._fold = None  # what was removed does not stay in memory either
+            raise
+        return fold
 
     def _same(self, past: Past | None) -> Past:
         if past is None or past.view.origin.number != self.number:

@@ -19,7 +19,7 @@ from engine.usage import Sums, Usage, checked_scope, on_path, records_of, usage_
 from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
-from eventlog.errors import UsageError
+from eventlog.errors import SessionGoneError, UsageError
 from eventlog.limits import SESSION_BRANCHES_MAX
 
 if TYPE_CHECKING:
@@ -167,10 +167,25 @@ class Belongings(Describing):
     def _folded(self) -> Fold | None:
         return read_fold(self._store, self._name)
 
-    def _stretches(self, leaf: int | str | None) -> Sequence[Stretch]:
-        """The path from the root to an event; empty when there is none."""
+    def _stretches(self, leaf: int | str | None, number: int | None = None) -> Sequence[Stretch]:
+        """The path from the root to an event; empty when there is none.
+
+        Args:
+            leaf: See ``path``.
+            number: The incarnation that is meant; None for any.
+
+        Raises:
+            SessionGoneError: The session was deleted, or deleted and made anew.
+        """
         end = self._leaf(leaf)
         with self._store._log.views.past(self._name) as past:
+            current = None if past is None else past.view.origin.number
+            if number not in (None, current):
+                raise SessionGoneError(
+                    f"session {self._name[1]!r} was deleted while it was read",
+                    expected=number,
+                    current=current,
+                )
             return [] if past is None or end is None else past.path(end)
 
 

@@ -10,23 +10,24 @@ from engine.artifacts import content_addresses, contents_of
 from engine.belonging import is_on
 from engine.boundary import EventName
 from engine.copying import Copied, summed
-from engine.drafting import draft_event, encode_opening, make_ack
+from engine.drafting import draft_control, draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS, Event, opening_of
 from engine.fold import Fold, read_base
 from engine.kinds import COMPACTION, CONTROLS
 from engine.pathscan import PathScan
 from engine.reading import SessionPager
 from engine.spaces import KINDS, SPACES, Space
-from eventlog.ack import Draft
+from eventlog.ack import Ack, Draft, Removal
 from eventlog.errors import (
     AppendConflictError,
+    ConflictError,
     SessionNotFoundError,
     TrimmedError,
     TurnlogError,
     UsageError,
 )
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, LINK
+from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, LINK, TOMBSTONE
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -54,15 +55,19 @@ def clone(session: Session, name: str, leaf: int | None) -> Session:
     opening = opening_of(facts.row, number)
     copies = _Copies(session, number, last if leaf is None else leaf, leaf)
     made._opening = encode_opening(*[opening.get(fact) for fact in OPENING_FACTS])
-    following = 0
+    reached: Ack | None = None  # by the pieces that are durable
+    sent: Ack | None = None
     try:
         for drafts in _pieces(copies.drafts()):
+            following = 0 if reached is None else reached.last + 1
             ack = make_ack(made._name, drafts, opening=made._opening, expected_next=following)
             store._submit(ack, _WAIT_S)
-            following = ack.result().last + 1
+            sent = ack
+            reached = ack.result()
     except BaseException as error:
-        if following:
-            _remove(made)
+        reached = _outcome(sent) or reached
+        if reached is not None:
+            _remove(made, reached, error)
         elif isinstance(error, AppendConflictError) and made.exists:
             raise _exists(name) from error
         raise
@@ -73,9 +78,24 @@ def _exists(name: str) -> AppendConflictError:
     return AppendConflictError(f"there is a session {name!r} already", expected=-1, current=name)
 
 
-def _remove(made: Session) -> None:
+def _outcome(sent: Ack | None) -> Ack | None:
+    """The last piece that was sent, if it is durable: an interrupt may come before one knows."""
     try:
-        made.delete().result()
+        return None if sent is None else sent.result()
+    except TurnlogError:
+        return None
+
+
+def _remove(made: Session, reached: Ack, error: BaseException) -> None:
+    """Take a half-made clone back, unless somebody else wrote to it or has the name by now."""
+    removal = Removal(number=reached.session_number)
+    try:
+        made._remove((draft_control(TOMBSTONE),), removal, expected_next=reached.last + 1).result()
+    except ConflictError:
+        error.add_note(
+            f"Session {made.name!r} was left as it is: "
+            "meanwhile somebody appended to the unfinished clone, or deleted it."
+        )
     except TurnlogError:
         pass  # what stopped the clone stops this too; it has no ``cloned_from``
 
@@ -141,8 +161,10 @@ class _Copies:
     def _of_base(self, base: Fold) -> Iterator[Draft]:
         """What purged events added up to."""
         session = self._session
-        addresses = content_addresses(session._store, session._name, contents_of(base))
-        path = None if self._leaf is None else session._stretches(self._leaf)
+        addresses = content_addresses(
+            session._store, session._name, contents_of(base), self._number
+        )
+        path = None if self._leaf is None else session._stretches(self._leaf, self._number)
         for change in summed(base, lambda value: is_on(path, value)):
             body: dict[str, Any] | None = change.body
             blobs: tuple[bytes, ...] = ()

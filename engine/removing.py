@@ -116,7 +116,7 @@ class Removing:
         assert fold is not None  # or it would have raised, as the number is given
         tree = read_tree(self._store, self._name, first, number)
         contents = contents_of(fold)
-        named = content_addresses(self._store, self._name, contents) if contents else {}
+        named = content_addresses(self._store, self._name, contents, number) if contents else {}
         drafts = [_draft(body, named) for body in encode_base(fold, tree)]
         return self._remove(drafts, Removal(first, number=number), versions=versions, wait=wait)
 

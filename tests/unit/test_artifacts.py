@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import AppendConflictError, InvalidMessageError, InvalidNameError, Store, TrimmedError
-from engine.artifacts import INLINE_BYTES_MAX
+from engine import (
+    AppendConflictError,
+    CorruptionError,
+    InvalidMessageError,
+    InvalidNameError,
+    SessionGoneError,
+    Store,
+    TrimmedError,
+)
+from engine.artifacts import INLINE_BYTES_MAX, content_addresses, content_name
 from eventlog.limits import MIB
 from tests.unit.belongings import HANG_S, USER, copy
 
@@ -148,3 +157,62 @@ def test_300_contents_outlive_a_purge(
         call.at(3)
     call.erase(HANG_S)
     assert store.stats()["blobs"]["count"] == 0
+
+
+@pytest.mark.parametrize("content", ["x" * 5_000, "small"], ids=["blob", "inline"])
+@pytest.mark.parametrize("is_made_anew", [True, False], ids=["made-anew", "gone"])
+def test_a_moment_of_a_deleted_session_gives_no_content(
+    store: Store, content: str, is_made_anew: bool
+) -> None:
+    """Content was looked up by name and sequence: one got that of the session made after it."""
+    call = store.session("a")
+    call.append(USER)
+    call.artifacts.write("out", content).result(HANG_S)
+    early = call.at(1).artifacts
+    on = early.on()
+    assert early.read("out") == on.read("out") == content
+    call.delete().result(HANG_S)
+    if is_made_anew:
+        call.append(USER)
+        call.artifacts.write("out", "y" * 5_000).result(HANG_S)
+    reads: list[Callable[[], Any]] = [early.on, lambda: early.on(0)]
+    if content != "small":
+        reads += [lambda: early.read("out"), lambda: on.read("out"), lambda: early.read("out", 1)]
+    for read in reads:
+        with pytest.raises(SessionGoneError):
+            read()
+
+
+def test_a_session_made_anew_while_a_content_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = store.session("a")
+    call.artifacts.write("out", "x" * 5_000).result(HANG_S)
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr("engine.artifacts.content_addresses", content_addresses)
+        call.delete().result(HANG_S)
+        call.artifacts.write("out", "y" * 5_000).result(HANG_S)
+        return content_addresses(*given)
+
+    monkeypatch.setattr("engine.artifacts.content_addresses", late)
+    with pytest.raises(SessionGoneError):
+        call.artifacts.read("out")
+    assert call.artifacts.read("out") == "y" * 5_000
+
+
+def test_a_content_that_is_not_the_named_one_is_damage(store: Store) -> None:
+    """Lines of an export that somebody edited may name a blob that is another content."""
+    call = store.session("a")
+    call.artifacts.write("out", "x" * 5_000).result(HANG_S)
+    lines = [json.loads(line) for line in store.export_lines(call.events())]
+    name = content_name(b"x" * 5_000)
+    for line in lines:
+        line["session"] = "b"
+    body = json.dumps(lines[-1]["body"])
+    assert name in body
+    lines[-1]["body"] = json.loads(body.replace(name, "0" * len(name)))
+    store.load(lines)
+    assert store.session("b").artifacts.list() == ["out"]
+    with pytest.raises(CorruptionError):
+        store.session("b").artifacts.read("out")

@@ -13,6 +13,7 @@ import pytest
 
 from engine import Session, SessionLink, Store
 from engine.spaces import Space
+from eventlog.ack import Ack
 from eventlog.errors import (
     AppendConflictError,
     SessionNotFoundError,
@@ -215,6 +216,62 @@ def test_a_clone_that_fails_between_pieces_is_removed(
         call.clone("copy")
     assert not store.session("copy").exists
     assert [info.name for info in store.sessions().sessions] == ["source"]
+
+
+@pytest.mark.parametrize("way", ["append", "delete", "anew", "anew-as-long"])
+def test_a_clone_that_fails_leaves_what_others_wrote(
+    store: Store, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Whatever had the clone's name was deleted, with events that others had been acked."""
+    call = store.session("source")
+    call.append_many([{"n": number} for number in range(11)]).result()
+    monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
+    real = Store._submit
+    sent: list[str] = []
+
+    def submit(self: Store, ack: Any, wait: float | None) -> None:
+        if ack.name[1] == "copy":
+            sent.append(ack.name[1])
+            if len(sent) == 2:
+                monkeypatch.setattr(Store, "_submit", real)
+                meddle(self.session("copy"))
+                raise StorageFullError("no room")
+        real(self, ack, wait)
+
+    def meddle(copy: Session) -> None:
+        if way != "append":
+            copy.delete().result()
+        if way != "delete":
+            for _ in range(5 if way == "anew-as-long" else 1):
+                copy.append({"mine": True}).result()
+
+    monkeypatch.setattr(Store, "_submit", submit)
+    with pytest.raises(StorageFullError) as caught:
+        call.clone("copy")
+    assert any(["'copy' was left as it is" in note for note in caught.value.__notes__])
+    mine = [body for body in store.session("copy").history() if body == {"mine": True}]
+    assert len(mine) == {"append": 1, "delete": 0, "anew": 1, "anew-as-long": 5}[way]
+
+
+def test_an_interrupted_clone_is_removed_with_the_piece_under_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = store.session("source")
+    call.append_many([{"n": number} for number in range(11)]).result()
+    monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
+    real = Ack.result
+    asked: list[Ack] = []
+
+    def result(self: Ack, timeout: float | None = None) -> Ack:
+        asked.append(self)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return real(self, timeout)
+
+    monkeypatch.setattr(Ack, "result", result)
+    with pytest.raises(KeyboardInterrupt):
+        call.clone("copy")
+    assert not store.session("copy").exists
 
 
 def test_what_cannot_be_cloned(store: Store, call: Session) -> None:

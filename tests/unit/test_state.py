@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.format.values import identical
 from tests.model.actors import Workers
 from tests.model.model import Append, New
 from tests.model.staging import HANG_S
+from tests.unit.belongings import fill
 
 
 @dataclass(frozen=True)
@@ -619,6 +621,49 @@ def test_folds_of_an_erased_session_leave_memory(store: Store) -> None:
     assert call.state == {"new": 1} and call.at(0).state == {"new": 1}
     with pytest.raises(SessionGoneError):
         past.history()
+
+
+@pytest.mark.parametrize("way", ["erase", "delete", "made-anew", "purge"])
+def test_a_moment_that_was_read_before_tells_nothing_of_what_was_removed(
+    store: Store, way: str
+) -> None:
+    """A moment kept its fold, and told erased data after ``erase`` had returned."""
+    call = fill(store.session("s"))
+    call.update_state({"secret": "canary"}).result(HANG_S)
+    sequence = call.info().last_sequence  # type: ignore[union-attr]
+    past = call.at(sequence)
+    reads: dict[str, Callable[[], Any]] = {
+        "state": lambda: past.state,
+        "variables": past.variables,
+        "facts": lambda: past.facts,
+        "documents": past.documents.list,
+        "document": lambda: past.documents.read("NOTES.md"),
+        "artifacts": past.artifacts.list,
+        "artifact": lambda: past.artifacts.read("out"),
+        "versions": lambda: past.artifacts.versions("out"),
+        "runs": past.runs.list,
+        "calls": past.tool_calls.list,
+        "usage": past.usage,
+        "history": past.history,
+        "info": past.info,
+    }
+    for read in reads.values():
+        assert read()
+    call.append({"n": 1}).result(HANG_S)
+    if way == "erase":
+        call.erase(HANG_S)
+    elif way == "purge":
+        call.purge(sequence + 2).result(HANG_S)
+    else:
+        call.delete().result(HANG_S)
+    if way == "made-anew":
+        fill(call).update_state({"secret": "new"}).result(HANG_S)
+    told = []
+    error: type[Exception] = TrimmedError if way == "purge" else SessionGoneError
+    for name, read in reads.items():
+        with suppress(error):
+            told.append((name, read()))
+    assert told == [] and past._fold is None
 
 
 def moment_of_purged(call: Session, floor: int, model: Model) -> list[int]:
