@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from engine.events import Event
 from engine.keeping import DeadLetter, Keeping
 from engine.reading import PositionPager, kinds_wanted
-from engine.stepping import Apply, Call, Pause, Wait, Work, work_in_thread, work_on_loop
+from engine.stepping import (
+    Apply,
+    Call,
+    Pause,
+    Wait,
+    Work,
+    drop,
+    work_in_thread,
+    work_on_loop,
+)
 from eventlog.arguments import callback, whole
 from eventlog.errors import (
     StoreClosedError,
@@ -49,6 +58,8 @@ RETRIES_MAX: Final = 1_000
 RETRY_FIRST_S: Final = 0.01  # doubles with each
 RETRY_LAST_S: Final = 1.0
 ERROR_CHARACTERS_MAX: Final = 2_000
+
+_ON_LOOP: Final = "Use the calls that end in _async, on an event loop."
 
 # What is the environment's refusal is not the event's fault.
 _NO_POISON: Final = (StoreUnavailableError, StoreClosedError, SuspectStoreError)
@@ -79,8 +90,8 @@ class Projecting:
             apply: Called with each event that ``read`` gives, but for those that hold documents of
                 users and tenants. ``event.position`` rises from call to call, so a function
                 that keeps it with what it makes, in one transaction, knows what it had before and
-                applies it exactly once. May be a coroutine function for the calls that end in
-                ``_async``.
+                applies it exactly once. For the calls that end in ``_async`` it may be a coroutine
+                function, or give what is to be awaited.
             tenant: Only events of this tenant; ``""`` is the one without a name. None takes all,
                 and is another projection even if the name is the same.
             kinds: Only these kinds.
@@ -320,7 +331,7 @@ class Projection:
         count = 0 if before is None else before.count
         for attempt in range(self._tries):
             try:
-                yield Apply(self._apply, event)
+                given = yield Apply(self._apply, event)
             except _NO_POISON:
                 raise
             except Exception as error:  # noqa: BLE001  it is the application's
@@ -332,6 +343,7 @@ class Projection:
                 if self._ended.is_set():
                     return False
             else:
+                _require_done(given)
                 if before is not None:
                     self._gone.append(event.position)
                 break
@@ -424,10 +436,7 @@ class Projection:
 
     def _in_thread(self, work: Work[T]) -> T:
         if inspect.iscoroutinefunction(self._apply):
-            raise UsageError(
-                "apply is a coroutine function",
-                hint="Use the calls that end in _async, on an event loop.",
-            )
+            raise UsageError("apply is a coroutine function", hint=_ON_LOOP)
         self._begin_work()
         try:
             return work_in_thread(work, self._store, self._ended)
@@ -459,3 +468,18 @@ class Projection:
                 work_in_thread(self._release(), self._store, self._ended)
             finally:
                 self._working.release()
+
+
+def _require_done(given: object) -> None:
+    """Refuse what a function gave if nothing of the function has run yet; no event's fault."""
+    if inspect.isawaitable(given):
+        drop(given)
+        raise UsageError(
+            f"apply gave an awaitable, not awaited here: {type(given).__name__}", hint=_ON_LOOP
+        )
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        drop(given)
+        raise UsageError(
+            f"apply gave a generator, of which nothing has run: {type(given).__name__}",
+            hint="Give a function without yield.",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -520,6 +521,136 @@ def test_odd_arguments_are_refused(store: Store) -> None:
 
     with pytest.raises(UsageError, match="coroutine"):
         store.projection("x", apply).run_once()
+
+
+class Later:
+    """Functions that give what is to be awaited, without being coroutine functions."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.threads: set[Any] = set()
+
+    async def __call__(self, event: Event) -> None:
+        await asyncio.sleep(0)
+        self.threads.add(threading.current_thread())
+        self.numbers.append(event.body["n"])
+
+    def given(self, event: Event) -> Any:
+        return self(event)
+
+    def wrapped(self, event: Event) -> Any:
+        later = self
+
+        class Wrapped:
+            def __await__(self) -> Any:
+                return later(event).__await__()
+
+        return Wrapped()
+
+    def function(self, way: str) -> Any:
+        return self if way == "object" else getattr(self, way)
+
+
+@pytest.mark.parametrize("way", ["object", "given", "wrapped"])
+@pytest.mark.parametrize("on_poison", ["stop", "skip", "retry"])
+@pytest.mark.filterwarnings("error")
+def test_what_is_to_be_awaited_is_no_applied_event(store: Store, way: str, on_poison: Any) -> None:
+    say(store, 0, 1, 2)
+    later = Later()
+
+    def apply(event: Event) -> Any:
+        return None if event.body["n"] == 0 else later.function(way)(event)
+
+    for name, function, stays in (("a", apply, 1), ("b", later.function(way), 0)):
+        with store.projection(name, function, on_poison=on_poison) as projection:
+            for call in (projection.run_once, projection.run):
+                with pytest.raises(UsageError, match="awaitable") as refused:
+                    call()
+                assert "_async" in str(refused.value.hint)
+                assert projection.checkpoint == stays
+            assert projection.dead_letters() == []
+    gc.collect()
+    assert later.numbers == []
+
+
+@pytest.mark.parametrize("way", ["object", "given", "wrapped"])
+def test_what_is_to_be_awaited_is_awaited_on_a_loop(store: Store, way: str) -> None:
+    say(store, 0, 1, 2)
+    later = Later()
+
+    async def main() -> None:
+        projection = store.projection("totals", later.function(way))
+        assert await projection.run_once_async(3) == 3
+        assert projection.checkpoint == 3
+        await projection.close_async()
+
+    run(main())
+    assert later.numbers == [0, 1, 2]
+    assert later.threads == {threading.main_thread()}
+
+
+def test_an_awaited_failure_is_poison(store: Store) -> None:
+    say(store, 0, 1)
+
+    async def fail(event: Event) -> None:
+        raise ValueError(event.body["n"])
+
+    async def main() -> None:
+        projection = store.projection("totals", lambda event: fail(event), on_poison="skip")
+        assert await projection.run_once_async() == 2
+        await projection.close_async()
+        assert [each.error for each in projection.dead_letters()] == [
+            "ValueError: 0",
+            "ValueError: 1",
+        ]
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_cancelled_before_it_awaits_applies_nothing(store: Store) -> None:
+    say(store, 0)
+    later = Later()
+    is_called, may_return = threading.Event(), threading.Event()
+
+    def apply(event: Event) -> Any:
+        is_called.set()
+        assert may_return.wait(HANG_S)
+        return later(event)
+
+    async def main() -> None:
+        projection = store.projection("totals", apply)
+        task = asyncio.ensure_future(projection.run_once_async())
+        await asyncio.to_thread(is_called.wait, HANG_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_return.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert projection.checkpoint == 0
+        await projection.close_async()
+
+    run(main())
+    gc.collect()
+    assert later.numbers == []
+
+
+def test_a_generator_is_no_applied_event(store: Store) -> None:
+    say(store, 0)
+
+    def steps(_: Event) -> Any:
+        yield
+
+    async def steps_async(_: Event) -> Any:
+        yield
+
+    for function in (steps, steps_async):
+        with store.projection("totals", function, on_poison="skip") as projection:
+            with pytest.raises(UsageError, match="generator"):
+                projection.run_once()
+            with pytest.raises(UsageError, match="generator"):
+                run(projection.run_once_async())
+            assert (projection.checkpoint, projection.dead_letters()) == (0, [])
 
 
 def test_a_read_only_store_tells_and_runs_nothing(store_path: Path) -> None:
