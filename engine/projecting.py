@@ -257,9 +257,10 @@ class Projection:
         """Begin again behind a position, without dead letters.
 
         Args:
-            position: The new checkpoint.
+            position: The new checkpoint, up to ``store.last_position``.
 
         Raises:
+            UsageError: The store has not reached that position.
             BusyError: Another projection of this name is at work, or owns it.
         """
         self._in_thread(self._reset(position))
@@ -407,6 +408,12 @@ class Projection:
 
     def _reset(self, position: int) -> Work[None]:
         whole(position, "position", 0, POSITION_MAX)
+        last = self._store._log.views.last_position()
+        if position > last:  # it would pass over what comes
+            raise UsageError(
+                f"position must be up to the store's last one, {last}, not {position}",
+                hint="Give store.last_position to begin with what comes.",
+            )
         yield from self._own()
         yield from self._kept.store(position, gone=list(self._kept.letters))
         self._kept.letters.clear()

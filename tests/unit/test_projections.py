@@ -347,6 +347,24 @@ def test_reset_begins_again(store: Store) -> None:
         assert run(projection.run_once_async()) == 2
 
 
+def test_reset_passes_over_nothing_that_comes(store: Store) -> None:
+    say(store, *range(3))
+    totals = Totals()
+    with store.projection("totals", totals) as projection:
+        assert projection.run_once(1) == 1
+        for beyond in (1, 10**9):
+            position = store.last_position + beyond
+            for way in (projection.reset, lambda at: run(projection.reset_async(at))):
+                with pytest.raises(UsageError, match=f"not {position}") as refused:
+                    way(position)
+                assert "last_position" in str(refused.value.hint)
+        assert projection.checkpoint == 1
+        projection.reset(store.last_position)
+        say(store, 3)
+        assert projection.run_once() == 1
+    assert totals.numbers == [0, 3]
+
+
 def test_a_changed_function_catches_up_beside_the_old_one(store: Store) -> None:
     say(store, *range(100))
     old, new = Totals(), Totals()
