@@ -139,7 +139,7 @@ class Projection:
         self._apply = apply
         self._on_poison = on_poison
         self._tries = 1 + retries if on_poison == "retry" else 1
-        self._is_wanted = kinds_wanted(kinds)
+        self._is_wanted = _shown(kinds_wanted(kinds))
         self._kept = Keeping(store, name, tenant)
         self._ended = threading.Event()
         self._working = threading.Lock()
@@ -335,10 +335,11 @@ class Projection:
                 given = yield Apply(self._apply, event)
             except _NO_POISON:
                 raise
-            except Exception as error:  # noqa: BLE001  it is the application's
+            except Exception as error:  # it is the application's
                 count += 1
                 if attempt + 1 == self._tries:
-                    yield from self._bury(event, error, count)
+                    if (yield from self._bury(event, error, count)):
+                        raise
                     break
                 yield Pause(min(RETRY_LAST_S, RETRY_FIRST_S * 2**attempt))
                 if self._ended.is_set():
@@ -356,8 +357,8 @@ class Projection:
             yield from self._save()
         return True
 
-    def _bury(self, event: Event, error: Exception, count: int) -> Work[None]:
-        """Make an event a dead letter; raises when the projection stops there."""
+    def _bury(self, event: Event, error: Exception, count: int) -> Work[bool]:
+        """Make an event a dead letter; True when the projection stops there."""
         letters = len(self._kept.letters) + len(self._new)
         is_full = letters >= DEAD_LETTERS_MAX and event.position not in self._kept.letters
         stops = is_full or self._on_poison == "stop"
@@ -373,12 +374,12 @@ class Projection:
                 not stops,
             )
         if not stops:
-            return
+            return False
         error.add_note(f"Projection {self.name!r} stopped before position {event.position}.")
         if is_full:
             error.add_note(f"It has {letters} dead letters and takes no more; reset it.")
         yield from self._save()
-        raise error
+        return True
 
     def _save(self) -> Work[None]:
         """Store the checkpoint and what became of dead letters, where that is due."""
@@ -434,12 +435,8 @@ class Projection:
         self._gone = []
 
     def _pager_after(self, position: int) -> PositionPager:
-        return PositionPager(self._store._log, position, None, self.tenant, wanted=self._takes)
-
-    def _takes(self, event: Event) -> bool:
-        if is_hidden(event.session):
-            return False
-        return self._is_wanted is None or self._is_wanted(event)
+        log = self._store._log
+        return PositionPager(log, position, None, self.tenant, wanted=self._is_wanted)
 
     def _in_thread(self, work: Work[T]) -> T:
         if inspect.iscoroutinefunction(self._apply):
@@ -475,6 +472,19 @@ class Projection:
                 work_in_thread(self._release(), self._store, self._ended)
             finally:
                 self._working.release()
+
+
+def _shown(is_wanted: Callable[[Event], bool] | None) -> Callable[[Event], bool]:
+    """Whether a projection takes an event.
+
+    Nothing that a projection holds leads back to it, so that an owner that nobody holds any more is
+    gone at once, not when the garbage collector runs.
+    """
+
+    def is_shown(event: Event) -> bool:
+        return not is_hidden(event.session) and (is_wanted is None or is_wanted(event))
+
+    return is_shown
 
 
 def _require_done(given: object) -> None:

@@ -168,7 +168,10 @@ async def _ended(call: Awaitable[T], cancelled: list[asyncio.CancelledError]) ->
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             cancelled[:] = [error]
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        del task  # or its error would hold itself, and all that called this
 
 
 def drop(given: object) -> None:

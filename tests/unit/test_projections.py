@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +475,50 @@ def test_a_cancelled_run_stores_its_checkpoint_and_owns_nothing(
     assert once(store, rest) == 10 - len(totals.given)
     assert rest.numbers == list(range(len(totals.given), 10))
     assert len(store._log._futures) == 0
+
+
+@pytest.mark.parametrize("kinds", [None, ["message"]])
+def test_an_owner_that_nobody_holds_is_gone_at_once(store: Store, kinds: Any) -> None:
+    """Without the garbage collector, whatever it did last."""
+    say(store, *range(3))
+
+    def poisoned(projection: Projection) -> None:
+        with suppress(ValueError):
+            projection.run_once()
+
+    def poisoned_async(projection: Projection) -> None:
+        async def main() -> None:
+            with suppress(ValueError):
+                await projection.run_once_async()
+
+        run(main())
+
+    def after_async(projection: Projection) -> None:
+        run(projection.run_once_async(1))
+
+    works: list[Callable[[Projection], object]] = [
+        lambda projection: projection.run_once(1),
+        lambda projection: projection.reset(0),
+        lambda projection: projection.take_over(),
+        after_async,
+        poisoned,
+        poisoned_async,
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        for work in works:
+            projection = store.projection("totals", Totals(n1=9), kinds=kinds)
+            projection.reset()
+            work(projection)
+            left = weakref.ref(projection)
+            del projection
+            assert left() is None
+    finally:
+        gc.enable()
+    with store.projection("totals", Totals(), kinds=kinds) as projection:
+        projection.reset()
+        assert projection.run_once() == 3
 
 
 def test_a_poisoned_run_ends_and_owns_nothing(store: Store) -> None:
