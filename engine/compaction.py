@@ -31,6 +31,7 @@ from engine.modelview import (
 )
 from engine.pathscan import PathScan
 from engine.reading import Events, PathPager
+from engine.spans import Spans
 from engine.toolgroups import Count, tools_of
 from engine.window import Viewing
 from eventlog.ack import Ack, store_id
@@ -309,7 +310,7 @@ class _Bounds:
 
     def __init__(self, entries: list[WindowEntry], running: Collection[str] | None) -> None:
         self._entries = entries
-        self._spans: list[tuple[int, int]] = []  # of groups: first and last message
+        spans: list[tuple[int, int]] = []  # of groups: first and last message
         made: dict[str, int] = {}
         waiting: dict[str, int] = {}
         answered_since: int | None = None  # the last message of the model that follows a user's
@@ -319,7 +320,7 @@ class _Bounds:
             results = [] if tools is None else tools.results
             for named in results:
                 if named in made:
-                    self._spans.append((made[named], index))
+                    spans.append((made[named], index))
                     waiting.pop(named, None)
             for call in [] if tools is None else tools.calls:
                 made[call.id] = waiting[call.id] = index
@@ -335,15 +336,12 @@ class _Bounds:
             else:
                 is_open = named in running
             if is_open:
-                self._spans.append((index, len(entries)))
+                spans.append((index, len(entries)))
+        self._spans = Spans(spans)
 
     def snapped(self, start: int) -> int:
         """The last index up to one at which nothing is cut."""
-        while True:
-            cut = [first for first, last in self._spans if first < start <= last]
-            if not cut:
-                return start
-            start = min(cut)
+        return self._spans.bound(start)
 
     def first_after(self, through: int) -> int:
         """The index of the first message after an event."""

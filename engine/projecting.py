@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from engine.events import Event
 from engine.keeping import DeadLetter, Keeping
 from engine.reading import PositionPager, kinds_wanted
-from engine.stepping import Apply, Call, Pause, Wait, Work, work_in_thread, work_on_loop
+from engine.stepping import (
+    Apply,
+    Call,
+    Pause,
+    Wait,
+    Work,
+    drop,
+    work_in_thread,
+    work_on_loop,
+)
 from eventlog.arguments import callback, whole
 from eventlog.errors import (
     StoreClosedError,
@@ -49,6 +58,8 @@ RETRIES_MAX: Final = 1_000
 RETRY_FIRST_S: Final = 0.01  # doubles with each
 RETRY_LAST_S: Final = 1.0
 ERROR_CHARACTERS_MAX: Final = 2_000
+
+_ON_LOOP: Final = "Use the calls that end in _async, on an event loop."
 
 # What is the environment's refusal is not the event's fault.
 _NO_POISON: Final = (StoreUnavailableError, StoreClosedError, SuspectStoreError)
@@ -79,8 +90,8 @@ class Projecting:
             apply: Called with each event that ``read`` gives, but for those that hold documents of
                 users and tenants. ``event.position`` rises from call to call, so a function
                 that keeps it with what it makes, in one transaction, knows what it had before and
-                applies it exactly once. May be a coroutine function for the calls that end in
-                ``_async``.
+                applies it exactly once. For the calls that end in ``_async`` it may be a coroutine
+                function, or give what is to be awaited.
             tenant: Only events of this tenant; ``""`` is the one without a name. None takes all,
                 and is another projection even if the name is the same.
             kinds: Only these kinds.
@@ -128,7 +139,7 @@ class Projection:
         self._apply = apply
         self._on_poison = on_poison
         self._tries = 1 + retries if on_poison == "retry" else 1
-        self._is_wanted = kinds_wanted(kinds)
+        self._is_wanted = _shown(kinds_wanted(kinds))
         self._kept = Keeping(store, name, tenant)
         self._ended = threading.Event()
         self._working = threading.Lock()
@@ -246,9 +257,10 @@ class Projection:
         """Begin again behind a position, without dead letters.
 
         Args:
-            position: The new checkpoint.
+            position: The new checkpoint, up to ``store.last_position``.
 
         Raises:
+            UsageError: The store has not reached that position.
             BusyError: Another projection of this name is at work, or owns it.
         """
         self._in_thread(self._reset(position))
@@ -320,18 +332,20 @@ class Projection:
         count = 0 if before is None else before.count
         for attempt in range(self._tries):
             try:
-                yield Apply(self._apply, event)
+                given = yield Apply(self._apply, event)
             except _NO_POISON:
                 raise
-            except Exception as error:  # noqa: BLE001  it is the application's
+            except Exception as error:  # it is the application's
                 count += 1
                 if attempt + 1 == self._tries:
-                    yield from self._bury(event, error, count)
+                    if (yield from self._bury(event, error, count)):
+                        raise
                     break
                 yield Pause(min(RETRY_LAST_S, RETRY_FIRST_S * 2**attempt))
                 if self._ended.is_set():
                     return False
             else:
+                _require_done(given)
                 if before is not None:
                     self._gone.append(event.position)
                 break
@@ -343,8 +357,8 @@ class Projection:
             yield from self._save()
         return True
 
-    def _bury(self, event: Event, error: Exception, count: int) -> Work[None]:
-        """Make an event a dead letter; raises when the projection stops there."""
+    def _bury(self, event: Event, error: Exception, count: int) -> Work[bool]:
+        """Make an event a dead letter; True when the projection stops there."""
         letters = len(self._kept.letters) + len(self._new)
         is_full = letters >= DEAD_LETTERS_MAX and event.position not in self._kept.letters
         stops = is_full or self._on_poison == "stop"
@@ -360,12 +374,12 @@ class Projection:
                 not stops,
             )
         if not stops:
-            return
+            return False
         error.add_note(f"Projection {self.name!r} stopped before position {event.position}.")
         if is_full:
             error.add_note(f"It has {letters} dead letters and takes no more; reset it.")
         yield from self._save()
-        raise error
+        return True
 
     def _save(self) -> Work[None]:
         """Store the checkpoint and what became of dead letters, where that is due."""
@@ -395,6 +409,12 @@ class Projection:
 
     def _reset(self, position: int) -> Work[None]:
         whole(position, "position", 0, POSITION_MAX)
+        last = self._store._log.views.last_position()
+        if position > last:  # it would pass over what comes
+            raise UsageError(
+                f"position must be up to the store's last one, {last}, not {position}",
+                hint="Give store.last_position to begin with what comes.",
+            )
         yield from self._own()
         yield from self._kept.store(position, gone=list(self._kept.letters))
         self._kept.letters.clear()
@@ -415,19 +435,12 @@ class Projection:
         self._gone = []
 
     def _pager_after(self, position: int) -> PositionPager:
-        return PositionPager(self._store._log, position, None, self.tenant, wanted=self._takes)
-
-    def _takes(self, event: Event) -> bool:
-        if is_hidden(event.session):
-            return False
-        return self._is_wanted is None or self._is_wanted(event)
+        log = self._store._log
+        return PositionPager(log, position, None, self.tenant, wanted=self._is_wanted)
 
     def _in_thread(self, work: Work[T]) -> T:
         if inspect.iscoroutinefunction(self._apply):
-            raise UsageError(
-                "apply is a coroutine function",
-                hint="Use the calls that end in _async, on an event loop.",
-            )
+            raise UsageError("apply is a coroutine function", hint=_ON_LOOP)
         self._begin_work()
         try:
             return work_in_thread(work, self._store, self._ended)
@@ -459,3 +472,31 @@ class Projection:
                 work_in_thread(self._release(), self._store, self._ended)
             finally:
                 self._working.release()
+
+
+def _shown(is_wanted: Callable[[Event], bool] | None) -> Callable[[Event], bool]:
+    """Whether a projection takes an event.
+
+    Nothing that a projection holds leads back to it, so that an owner that nobody holds any more is
+    gone at once, not when the garbage collector runs.
+    """
+
+    def is_shown(event: Event) -> bool:
+        return not is_hidden(event.session) and (is_wanted is None or is_wanted(event))
+
+    return is_shown
+
+
+def _require_done(given: object) -> None:
+    """Refuse what a function gave if nothing of the function has run yet; no event's fault."""
+    if inspect.isawaitable(given):
+        drop(given)
+        raise UsageError(
+            f"apply gave an awaitable, not awaited here: {type(given).__name__}", hint=_ON_LOOP
+        )
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        drop(given)
+        raise UsageError(
+            f"apply gave a generator, of which nothing has run: {type(given).__name__}",
+            hint="Give a function without yield.",
+        )

@@ -19,6 +19,7 @@ from engine.events import Event
 from engine.pathscan import PathScan
 from engine.pausing import Pause
 from engine.reading import SessionPager
+from engine.spans import Spans
 from engine.toolcalls import PENDING
 from engine.toolgroups import MENTION, tools_of
 from eventlog.keys import U64_MAX
@@ -92,17 +93,18 @@ def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> int
                 calls.take(event)
                 pause()
         pause()
-    floor = min([wanted, *_open_calls(session, calls)])
+    floor = min([wanted, *_open_calls(session, calls, pause)])
+    spans = Spans(calls.spans, pause)
     applied = _Applied(session)
     while True:  # whatever moves it down may let more stay that must not be cut
-        cut = [first for first, last in calls.spans if first < floor <= last]
-        lowest = min([floor, *cut, *applied.from_on(floor)])
+        lowest = min([spans.bound(floor), *applied.from_on(floor)])
+        pause()
         if lowest == floor:
             return floor
         floor = lowest
 
 
-def _open_calls(session: Session, calls: _Calls) -> list[int]:
+def _open_calls(session: Session, calls: _Calls, pause: Pause) -> list[int]:
     """Sequences of messages with a call that is open."""
     told = session.tool_calls.list()
     if told:
@@ -116,9 +118,11 @@ def _open_calls(session: Session, calls: _Calls) -> list[int]:
     scan = PathScan(session._store._log, session._name, None)
     is_answered = False  # by the model, further on
     for block in scan.blocks() if waiting else ():
+        pause()
         for index in range(len(block.sequences) - 1, -1, -1):
             if block.kinds[index] != MESSAGE:
                 continue
+            pause()
             event = block.event(index)
             if event.sequence in waiting:
                 found.append(event.sequence)

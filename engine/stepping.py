@@ -48,7 +48,10 @@ class Settle:
 
 @dataclass(slots=True)
 class Apply:
-    """The caller's function, called with an event."""
+    """The caller's function, called with an event.
+
+    What it gives is sent back; on a loop, what is awaitable is awaited before.
+    """
 
     function: Callable[[Event], object]
     event: Event
@@ -116,7 +119,13 @@ async def work_on_loop(work: Work[T], store: Store, ended: threading.Event) -> T
             if inspect.iscoroutinefunction(step.function):
                 return await step.function(step.event)
             called = step
-            return await _ended(store._on_pool(lambda: _call(called)), cancelled)
+            given = await _ended(store._on_pool(lambda: _call(called)), cancelled)
+            if not inspect.isawaitable(given):
+                return given
+            if cancelled:
+                drop(given)
+                raise cancelled.pop()
+            return await given
         if isinstance(step, Call):
             return await _ended(store._on_pool(step.call), cancelled)
         if isinstance(step, Send):
@@ -159,7 +168,17 @@ async def _ended(call: Awaitable[T], cancelled: list[asyncio.CancelledError]) ->
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             cancelled[:] = [error]
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        del task  # or its error would hold itself, and all that called this
+
+
+def drop(given: object) -> None:
+    """End what a function gave to be awaited or gone through, and never will be."""
+    end = getattr(given, "close", None) or getattr(given, "cancel", None)
+    if end is not None:
+        end()
 
 
 def _call(step: Apply) -> object:

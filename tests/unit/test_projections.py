@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +349,24 @@ def test_reset_begins_again(store: Store) -> None:
         assert run(projection.run_once_async()) == 2
 
 
+def test_reset_passes_over_nothing_that_comes(store: Store) -> None:
+    say(store, *range(3))
+    totals = Totals()
+    with store.projection("totals", totals) as projection:
+        assert projection.run_once(1) == 1
+        for beyond in (1, 10**9):
+            position = store.last_position + beyond
+            for way in (projection.reset, lambda at: run(projection.reset_async(at))):
+                with pytest.raises(UsageError, match=f"not {position}") as refused:
+                    way(position)
+                assert "last_position" in str(refused.value.hint)
+        assert projection.checkpoint == 1
+        projection.reset(store.last_position)
+        say(store, 3)
+        assert projection.run_once() == 1
+    assert totals.numbers == [0, 3]
+
+
 def test_a_changed_function_catches_up_beside_the_old_one(store: Store) -> None:
     say(store, *range(100))
     old, new = Totals(), Totals()
@@ -456,6 +477,50 @@ def test_a_cancelled_run_stores_its_checkpoint_and_owns_nothing(
     assert len(store._log._futures) == 0
 
 
+@pytest.mark.parametrize("kinds", [None, ["message"]])
+def test_an_owner_that_nobody_holds_is_gone_at_once(store: Store, kinds: Any) -> None:
+    """Without the garbage collector, whatever it did last."""
+    say(store, *range(3))
+
+    def poisoned(projection: Projection) -> None:
+        with suppress(ValueError):
+            projection.run_once()
+
+    def poisoned_async(projection: Projection) -> None:
+        async def main() -> None:
+            with suppress(ValueError):
+                await projection.run_once_async()
+
+        run(main())
+
+    def after_async(projection: Projection) -> None:
+        run(projection.run_once_async(1))
+
+    works: list[Callable[[Projection], object]] = [
+        lambda projection: projection.run_once(1),
+        lambda projection: projection.reset(0),
+        lambda projection: projection.take_over(),
+        after_async,
+        poisoned,
+        poisoned_async,
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        for work in works:
+            projection = store.projection("totals", Totals(n1=9), kinds=kinds)
+            projection.reset()
+            work(projection)
+            left = weakref.ref(projection)
+            del projection
+            assert left() is None
+    finally:
+        gc.enable()
+    with store.projection("totals", Totals(), kinds=kinds) as projection:
+        projection.reset()
+        assert projection.run_once() == 3
+
+
 def test_a_poisoned_run_ends_and_owns_nothing(store: Store) -> None:
     say(store, *range(5))
     totals = Totals(n3=2)
@@ -520,6 +585,136 @@ def test_odd_arguments_are_refused(store: Store) -> None:
 
     with pytest.raises(UsageError, match="coroutine"):
         store.projection("x", apply).run_once()
+
+
+class Later:
+    """Functions that give what is to be awaited, without being coroutine functions."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.threads: set[Any] = set()
+
+    async def __call__(self, event: Event) -> None:
+        await asyncio.sleep(0)
+        self.threads.add(threading.current_thread())
+        self.numbers.append(event.body["n"])
+
+    def given(self, event: Event) -> Any:
+        return self(event)
+
+    def wrapped(self, event: Event) -> Any:
+        later = self
+
+        class Wrapped:
+            def __await__(self) -> Any:
+                return later(event).__await__()
+
+        return Wrapped()
+
+    def function(self, way: str) -> Any:
+        return self if way == "object" else getattr(self, way)
+
+
+@pytest.mark.parametrize("way", ["object", "given", "wrapped"])
+@pytest.mark.parametrize("on_poison", ["stop", "skip", "retry"])
+@pytest.mark.filterwarnings("error")
+def test_what_is_to_be_awaited_is_no_applied_event(store: Store, way: str, on_poison: Any) -> None:
+    say(store, 0, 1, 2)
+    later = Later()
+
+    def apply(event: Event) -> Any:
+        return None if event.body["n"] == 0 else later.function(way)(event)
+
+    for name, function, stays in (("a", apply, 1), ("b", later.function(way), 0)):
+        with store.projection(name, function, on_poison=on_poison) as projection:
+            for call in (projection.run_once, projection.run):
+                with pytest.raises(UsageError, match="awaitable") as refused:
+                    call()
+                assert "_async" in str(refused.value.hint)
+                assert projection.checkpoint == stays
+            assert projection.dead_letters() == []
+    gc.collect()
+    assert later.numbers == []
+
+
+@pytest.mark.parametrize("way", ["object", "given", "wrapped"])
+def test_what_is_to_be_awaited_is_awaited_on_a_loop(store: Store, way: str) -> None:
+    say(store, 0, 1, 2)
+    later = Later()
+
+    async def main() -> None:
+        projection = store.projection("totals", later.function(way))
+        assert await projection.run_once_async(3) == 3
+        assert projection.checkpoint == 3
+        await projection.close_async()
+
+    run(main())
+    assert later.numbers == [0, 1, 2]
+    assert later.threads == {threading.main_thread()}
+
+
+def test_an_awaited_failure_is_poison(store: Store) -> None:
+    say(store, 0, 1)
+
+    async def fail(event: Event) -> None:
+        raise ValueError(event.body["n"])
+
+    async def main() -> None:
+        projection = store.projection("totals", lambda event: fail(event), on_poison="skip")
+        assert await projection.run_once_async() == 2
+        await projection.close_async()
+        assert [each.error for each in projection.dead_letters()] == [
+            "ValueError: 0",
+            "ValueError: 1",
+        ]
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_cancelled_before_it_awaits_applies_nothing(store: Store) -> None:
+    say(store, 0)
+    later = Later()
+    is_called, may_return = threading.Event(), threading.Event()
+
+    def apply(event: Event) -> Any:
+        is_called.set()
+        assert may_return.wait(HANG_S)
+        return later(event)
+
+    async def main() -> None:
+        projection = store.projection("totals", apply)
+        task = asyncio.ensure_future(projection.run_once_async())
+        await asyncio.to_thread(is_called.wait, HANG_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_return.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert projection.checkpoint == 0
+        await projection.close_async()
+
+    run(main())
+    gc.collect()
+    assert later.numbers == []
+
+
+def test_a_generator_is_no_applied_event(store: Store) -> None:
+    say(store, 0)
+
+    def steps(_: Event) -> Any:
+        yield
+
+    async def steps_async(_: Event) -> Any:
+        yield
+
+    for function in (steps, steps_async):
+        with store.projection("totals", function, on_poison="skip") as projection:
+            with pytest.raises(UsageError, match="generator"):
+                projection.run_once()
+            with pytest.raises(UsageError, match="generator"):
+                run(projection.run_once_async())
+            assert (projection.checkpoint, projection.dead_letters()) == (0, [])
 
 
 def test_a_read_only_store_tells_and_runs_nothing(store_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine import ErasureReceipt, RetentionPolicy, RetentionReport, Session, Store, Tenant
+from engine.spans import Spans
 from engine.toolgroups import tools_of
 from eventlog.errors import (
     AppendConflictError,
@@ -889,3 +890,62 @@ def is_cut(path: list[Any], first: int) -> bool:
         for each in [] if tools is None else tools.calls:
             made[each.id] = event.sequence
     return False
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_bound_moves_down_until_it_cuts_no_span(seed: int) -> None:
+    """Against the definition, asked again until nothing is cut."""
+    random = Random(f"spans/{seed}")
+    for _ in range(50):
+        most = random.choice((4, 12, 40))
+        spans = [
+            (first, first + random.randrange(1, random.choice((2, 4, most))))
+            for first in (random.randrange(most) for _ in range(random.randrange(12)))
+        ]
+        found = Spans(spans)
+        for wanted in range(2 * most + 2):
+            bound = wanted
+            while cut := [first for first, last in spans if first < bound <= last]:
+                bound = min(cut)
+            assert found.bound(wanted) == bound, (spans, wanted)
+
+
+def test_a_bound_among_many_overlapping_calls_asks_little(store: Store) -> None:
+    """Each span is compared about as often as sorting does, though each step down cuts one more.
+
+    With a look at all spans for each step, 2,000 calls took four million comparisons.
+    """
+    compared = 0
+
+    class Number(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)
+
+        def __le__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) <= int(other)
+
+    paused: list[None] = []
+    chain = [(Number(2 * n), Number(2 * n + 3)) for n in range(2_000)]
+    Random(1).shuffle(chain)
+    assert Spans(chain, lambda: paused.append(None)).bound(Number(4_001)) == 0
+    assert compared < 2_000 * 40
+    assert len(paused) == 2_000
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_chain_of_overlapping_calls_is_purged_whole_or_not_at_all(
+    store: Store, count: int
+) -> None:
+    call = store.session("a")
+    put(call, user("go"), asks("c0"))
+    for number in range(1, count):
+        put(call, asks(f"c{number}"), answers(f"c{number - 1}"))
+    put(call, answers(f"c{count - 1}"), says("done"), user("next"), says("yes"))
+    end = 1 + 2 * count
+    for most, first in ((2, end + 1), (3, end), (4, 1), (2 * count + 2, 1)):
+        report = store.apply_retention(RetentionPolicy(max_entries=most), dry_run=True)
+        assert [each.first for each in report.purged] == [first], most
