@@ -91,8 +91,16 @@ class ArtifactsAt:
 
         Args:
             leaf: Sequence of an event, or the name of a branch; None for the head.
+
+        Raises:
+            SessionGoneError: The session was deleted since it was as it is told here.
+            TrimmedError: The event was purged.
+            UsageError: There is no such event, or it is none of the history.
         """
-        path = self._session._stretches(self._head if leaf is None else leaf, self._number)
+        is_head = leaf is None and self._head is not None
+        path = self._session._stretches(
+            self._head if is_head else leaf, self._number, is_head=is_head
+        )
         return ArtifactsAt(self._session, self._folded, path, self._head, self._number)
 
     async def on_async(self, leaf: int | str | None = None) -> ArtifactsAt:
