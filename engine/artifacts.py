@@ -83,21 +83,21 @@ class ArtifactsAt:
         self._session = session
         self._folded = folded
         self._path = path
-        self._head = head  # as of the event; None for that of now
+        self._head = head  # as of the event; None when there was none
         self._number = number  # of the incarnation; None for that of now
 
     def on(self, leaf: int | str | None = None) -> ArtifactsAt:
         """The same, with the versions alone that belong to the path from the root to a leaf.
 
         Args:
-            leaf: Sequence of an event, or the name of a branch; None for the head.
+            leaf: Sequence of an event, or the name of a branch; None for the head, of then.
 
         Raises:
             SessionGoneError: The session was deleted since it was as it is told here.
             TrimmedError: The event was purged.
             UsageError: There is no such event, or it is none of the history.
         """
-        is_head = leaf is None and self._head is not None
+        is_head = leaf is None and self._number is not None
         path = self._session._stretches(
             self._head if is_head else leaf, self._number, is_head=is_head
         )

@@ -103,6 +103,33 @@ def test_a_rewind_sees_the_versions_of_then(store: Store) -> None:
     assert call.artifacts.on().read("out") == "x" * 5_000
 
 
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "loose"])
+def test_without_a_head_no_version_of_an_event_is_on_the_path(
+    store: Store, is_sealed: bool
+) -> None:
+    """A moment without a head took the head of now."""
+    call = store.session("a")
+    free = call.artifacts.write("free", "before any event").result(HANG_S).last
+    call.append(USER)
+    call.artifacts.write("out", "x").result(HANG_S)
+    moved = call.checkout(None).result(HANG_S).last
+    assert call.artifacts.on().list() == ["free"]
+    call.checkout(1).result(HANG_S)
+    call.append(USER).result(HANG_S)
+    if is_sealed:
+        call.roll_up().result(HANG_S)
+    assert call.artifacts.on().list() == ["free", "out"]
+    for sequence in (free, moved):
+        then = call.at(sequence)
+        assert then.head is None and then.artifacts.on().list() == ["free"]
+        assert then.artifacts.on().on().list() == ["free"]
+    assert call.at(moved).artifacts.list() == call.at(moved).artifacts.on(1).list()
+    assert call.at(moved).artifacts.on(1).list() == ["free", "out"]
+    call.delete().result(HANG_S)
+    with pytest.raises(SessionGoneError):
+        then.artifacts.on()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
