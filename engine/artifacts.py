@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.belonging import Folded, is_on, value_of, values_in
+from engine.blobs import checked_media_type
 from engine.events import Event
 from engine.fold import Fold, base_parts
 from engine.spaces import Space
@@ -223,13 +224,14 @@ class Artifacts(ArtifactsAt):
         Args:
             id: 1 to 512 UTF-8 bytes, such as a tool call's id.
             content: Text or bytes of any size that a blob may have; kept exactly.
-            media_type: Like ``image/png``.
+            media_type: Like ``image/png``; 1 to 255 characters of printable ASCII.
             event: Sequence or id of the public event that it belongs to; None for the head.
             idempotency_key: See ``Session.append``.
             wait: See ``Session.append``.
 
         Raises:
             InvalidMessageError: The content is neither text nor bytes.
+            UsageError: The media type is none.
             FormatVersionError: The store has format version 1.
 
         The ack raises ``AppendConflictError`` when there is no such event.
@@ -241,6 +243,7 @@ class Artifacts(ArtifactsAt):
             )
         if media_type is not None and type(media_type) is not str:
             raise InvalidMessageError("media_type must be a str", path="$media_type")
+        checked_media_type(media_type)
         self._session._store._require_version(2, "artifacts")
         is_text = type(content) is str
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content

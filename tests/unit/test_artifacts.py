@@ -18,9 +18,10 @@ from engine import (
     SessionGoneError,
     Store,
     TrimmedError,
+    UsageError,
 )
 from engine.artifacts import INLINE_BYTES_MAX, content_addresses, content_name
-from eventlog.limits import MIB
+from eventlog.limits import MEDIA_TYPE_BYTES_MAX, MIB
 from tests.unit.belongings import HANG_S, USER, copy
 
 CONTENTS = {
@@ -148,6 +149,20 @@ def test_what_is_no_artifact_is_refused(
     assert not store.session("a").exists
     with pytest.raises(AppendConflictError):
         store.session("a").artifacts.write("a", "x", event=3).result(HANG_S)
+
+
+@pytest.mark.parametrize("size", [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1])
+def test_a_media_type_is_checked_whatever_the_size(store: Store, size: int) -> None:
+    """Only large contents had theirs checked."""
+    call = store.session("a")
+    longest = "m" * MEDIA_TYPE_BYTES_MAX
+    for wrong in ("", longest + "m", "\u00e9/x", "a\nb", " text/x", "text/x "):
+        with pytest.raises(UsageError):
+            call.artifacts.write("out", b"x" * size, wrong)
+    assert not call.exists and store.stats()["blobs"]["count"] == 0
+    for right in (None, "image/png", longest):
+        call.artifacts.write("out", b"x" * size, right).result(HANG_S)
+        assert call.artifacts.versions("out")[-1].media_type == right
 
 
 def test_equal_contents_are_stored_once(store: Store) -> None:
