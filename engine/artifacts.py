@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.belonging import Folded, is_on, value_of, values_in
+from engine.blobs import checked_media_type
 from engine.events import Event
 from engine.fold import Fold, base_parts
 from engine.spaces import Space
@@ -84,16 +85,24 @@ class ArtifactsAt:
         self._session = session
         self._folded = folded
         self._path = path
-        self._head = head  # as of the event; None for that of now
+        self._head = head  # as of the event; None when there was none
         self._number = number  # of the incarnation; None for that of now
 
     def on(self, leaf: int | str | None = None) -> ArtifactsAt:
         """The same, with the versions alone that belong to the path from the root to a leaf.
 
         Args:
-            leaf: Sequence of an event, or the name of a branch; None for the head.
+            leaf: Sequence of an event, or the name of a branch; None for the head, of then.
+
+        Raises:
+            SessionGoneError: The session was deleted since it was as it is told here.
+            TrimmedError: The event was purged.
+            UsageError: There is no such event, or it is none of the history.
         """
-        path = self._session._stretches(self._head if leaf is None else leaf, self._number)
+        is_head = leaf is None and self._number is not None
+        path = self._session._stretches(
+            self._head if is_head else leaf, self._number, is_head=is_head
+        )
         return ArtifactsAt(self._session, self._folded, path, self._head, self._number)
 
     async def on_async(self, leaf: int | str | None = None) -> ArtifactsAt:
@@ -216,13 +225,14 @@ class Artifacts(ArtifactsAt):
         Args:
             id: 1 to 512 UTF-8 bytes, such as a tool call's id.
             content: Text or bytes of any size that a blob may have; kept exactly.
-            media_type: Like ``image/png``.
+            media_type: Like ``image/png``; 1 to 255 characters of printable ASCII.
             event: Sequence or id of the public event that it belongs to; None for the head.
             idempotency_key: See ``Session.append``.
             wait: See ``Session.append``.
 
         Raises:
             InvalidMessageError: The content is neither text nor bytes.
+            UsageError: The media type is none.
             FormatVersionError: The store has format version 1.
 
         The ack raises ``AppendConflictError`` when there is no such event.
@@ -234,6 +244,7 @@ class Artifacts(ArtifactsAt):
             )
         if media_type is not None and type(media_type) is not str:
             raise InvalidMessageError("media_type must be a str", path="$media_type")
+        checked_media_type(media_type)
         self._session._store._require_version(2, "artifacts")
         is_text = type(content) is str
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content

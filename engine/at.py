@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.artifacts import ArtifactsAt
-from engine.belongings import usage_in
+from engine.belongings import require_branch, usage_in
 from engine.documents import DocumentsAt
 from engine.events import Event, SessionInfo, opening_of
 from engine.facts import Facts, facts_from
@@ -109,6 +109,9 @@ class SessionAt:
         facts = self._session._store._log.views.facts(self._session._name)
         if facts is None or facts.origin.number != self.number:
             raise self._gone(None if facts is None else facts.origin.number)
+        if branch is not None:
+            with self._session._store._log.views.past(self._session._name) as past:
+                require_branch(self._same(past), self._session.name, branch, self.sequence)
         user_id = opening_of(facts.row, self.number).get("user_id")
         return usage_in(self._folded(), self._session.name, scope, user_id, branch)
 

@@ -11,6 +11,7 @@ from engine.documents import Documents
 from engine.drafting import AckMode
 from engine.events import opening_of
 from engine.fold import Fold
+from engine.reading import path_of
 from engine.runs import Runs
 from engine.spaces import Space
 from engine.state import read_fold
@@ -20,7 +21,8 @@ from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
 from eventlog.errors import SessionGoneError, UsageError
-from eventlog.limits import SESSION_BRANCHES_MAX
+from eventlog.limits import POSITION_MAX, SESSION_BRANCHES_MAX
+from eventlog.past import Past
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,6 +147,9 @@ class Belongings(Describing):
             raise UsageError("usage takes either branch= or leaf=")
         path = None if leaf is None else self._stretches(leaf)
         facts = self._store._log.views.facts(self._name)
+        if branch is not None:
+            with self._store._log.views.past(self._name) as past:
+                require_branch(past, self._name[1], branch)
         opening = {} if facts is None else opening_of(facts.row, facts.origin.number)
         user_id = opening.get("user_id")
         return usage_in(self._folded(), self._name[1], scope, user_id, branch, path)
@@ -167,17 +172,22 @@ class Belongings(Describing):
     def _folded(self) -> Fold | None:
         return read_fold(self._store, self._name)
 
-    def _stretches(self, leaf: int | str | None, number: int | None = None) -> Sequence[Stretch]:
+    def _stretches(
+        self, leaf: int | str | None, number: int | None = None, *, is_head: bool = False
+    ) -> Sequence[Stretch]:
         """The path from the root to an event; empty when there is none.
 
         Args:
             leaf: See ``path``.
             number: The incarnation that is meant; None for any.
+            is_head: Whether the leaf is what was the head; then None stands for no event.
 
         Raises:
             SessionGoneError: The session was deleted, or deleted and made anew.
+            TrimmedError: The event was purged.
+            UsageError: There is no such event, or it is none of the history.
         """
-        end = self._leaf(leaf)
+        end = leaf if is_head and not isinstance(leaf, str) else self._leaf(leaf)
         with self._store._log.views.past(self._name) as past:
             current = None if past is None else past.view.origin.number
             if number not in (None, current):
@@ -186,7 +196,11 @@ class Belongings(Describing):
                     expected=number,
                     current=current,
                 )
-            return [] if past is None or end is None else past.path(end)
+            if past is None or end is None:
+                return []
+            if (is_head or type(leaf) is not int) and end < past.first and not past.view.branches:
+                return past.path(end)  # all that was purged is on it
+            return path_of(past, end)
 
 
 def usage_in(
@@ -207,6 +221,18 @@ def usage_in(
     sums = Sums(scope)
     sums.add(session, records)
     return sums.usage(records)
+
+
+def require_branch(
+    past: Past | None, session: str, branch: int | str, sequence: int = POSITION_MAX
+) -> None:
+    """Raise unless a branch, given by its number, was there after an event."""
+    if type(branch) is str:
+        return  # the names are in the fold
+    number = whole(branch, "branch", 0, SESSION_BRANCHES_MAX - 1)
+    opening = None if past is None or number == 0 else past.opening(number)
+    if number and (opening is None or opening.sequence > sequence):
+        raise UsageError(f"session {session!r} has no branch {number}")
 
 
 def _branch_number(fold: Fold | None, session: str, branch: int | str) -> int:

@@ -275,7 +275,7 @@ class Blobs:
         def left_s() -> float | None:
             return None if end_us is None else max(0.0, (end_us - CLOCK.monotonic_us()) / 1e6)
 
-        return _pieces(data), _checked_type(media_type), left_s
+        return _pieces(data), checked_media_type(media_type), left_s
 
     def _upload(self, media_type: str, left_s: Callable[[], float | None]) -> Upload:
         log = self._store._log
@@ -560,7 +560,8 @@ def _checked_piece(piece: Any) -> bytes | bytearray | memoryview:
     return piece
 
 
-def _checked_type(media_type: str | None) -> str:
+def checked_media_type(media_type: str | None) -> str:
+    """A media type as it is stored, empty for None."""
     if media_type is None:
         return ""
     if type(media_type) is not str or not (

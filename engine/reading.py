@@ -138,7 +138,7 @@ class PathPager:
                 )
             self.number = number
             if self._path is None:
-                self._path = self._find(past)
+                self._path = path_of(past, self.leaf)
             events, self.following = past.read_path(
                 self._path,
                 self.following,
@@ -148,19 +148,24 @@ class PathPager:
             )
             return events
 
-    def _find(self, past: Past) -> list[Stretch]:
-        if not past.first <= self.leaf < past.view.event_count:
-            if self.leaf < past.first:
-                raise TrimmedError(
-                    f"the events of session {self._name[1]!r} below {past.first} were purged",
-                    first=past.first,
-                )
-            raise UsageError(f"session {self._name[1]!r} has no event {self.leaf}")
-        if past.event(self.leaf, Event).kind_code >= CONTROL:
-            raise UsageError(
-                f"event {self.leaf} of session {self._name[1]!r} is none of its history"
-            )
-        return past.path(self.leaf)
+
+def path_of(past: Past, leaf: int) -> list[Stretch]:
+    """The path from the root to an event of the session's history.
+
+    Raises:
+        TrimmedError: The event was purged.
+        UsageError: There is no such event, or it is none of the history.
+    """
+    name = past.view.origin.name
+    if leaf < past.first:
+        raise TrimmedError(
+            f"the events of session {name!r} below {past.first} were purged", first=past.first
+        )
+    if leaf >= past.view.event_count:
+        raise UsageError(f"session {name!r} has no event {leaf}")
+    if past.event(leaf, Event).kind_code >= CONTROL:
+        raise UsageError(f"event {leaf} of session {name!r} is none of its history")
+    return past.path(leaf)
 
 
 class PositionPager:

@@ -18,9 +18,10 @@ from engine import (
     SessionGoneError,
     Store,
     TrimmedError,
+    UsageError,
 )
 from engine.artifacts import INLINE_BYTES_MAX, content_addresses, content_name
-from eventlog.limits import MIB
+from eventlog.limits import MEDIA_TYPE_BYTES_MAX, MIB
 from tests.unit.belongings import HANG_S, USER, copy
 
 CONTENTS = {
@@ -103,6 +104,33 @@ def test_a_rewind_sees_the_versions_of_then(store: Store) -> None:
     assert call.artifacts.on().read("out") == "x" * 5_000
 
 
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "loose"])
+def test_without_a_head_no_version_of_an_event_is_on_the_path(
+    store: Store, is_sealed: bool
+) -> None:
+    """A moment without a head took the head of now."""
+    call = store.session("a")
+    free = call.artifacts.write("free", "before any event").result(HANG_S).last
+    call.append(USER)
+    call.artifacts.write("out", "x").result(HANG_S)
+    moved = call.checkout(None).result(HANG_S).last
+    assert call.artifacts.on().list() == ["free"]
+    call.checkout(1).result(HANG_S)
+    call.append(USER).result(HANG_S)
+    if is_sealed:
+        call.roll_up().result(HANG_S)
+    assert call.artifacts.on().list() == ["free", "out"]
+    for sequence in (free, moved):
+        then = call.at(sequence)
+        assert then.head is None and then.artifacts.on().list() == ["free"]
+        assert then.artifacts.on().on().list() == ["free"]
+    assert call.at(moved).artifacts.list() == call.at(moved).artifacts.on(1).list()
+    assert call.at(moved).artifacts.on(1).list() == ["free", "out"]
+    call.delete().result(HANG_S)
+    with pytest.raises(SessionGoneError):
+        then.artifacts.on()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -121,6 +149,20 @@ def test_what_is_no_artifact_is_refused(
     assert not store.session("a").exists
     with pytest.raises(AppendConflictError):
         store.session("a").artifacts.write("a", "x", event=3).result(HANG_S)
+
+
+@pytest.mark.parametrize("size", [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1])
+def test_a_media_type_is_checked_whatever_the_size(store: Store, size: int) -> None:
+    """Only large contents had theirs checked."""
+    call = store.session("a")
+    longest = "m" * MEDIA_TYPE_BYTES_MAX
+    for wrong in ("", longest + "m", "\u00e9/x", "a\nb", " text/x", "text/x "):
+        with pytest.raises(UsageError):
+            call.artifacts.write("out", b"x" * size, wrong)
+    assert not call.exists and store.stats()["blobs"]["count"] == 0
+    for right in (None, "image/png", longest):
+        call.artifacts.write("out", b"x" * size, right).result(HANG_S)
+        assert call.artifacts.versions("out")[-1].media_type == right
 
 
 def test_equal_contents_are_stored_once(store: Store) -> None:

@@ -17,6 +17,7 @@ from engine import (
     IdempotencyConflictError,
     InvalidMessageError,
     Store,
+    TrimmedError,
     UsageError,
 )
 from engine.usage import COUNTERS, Usage
@@ -134,6 +135,61 @@ def test_an_abandoned_branch_still_counts_and_each_branch_has_its_own(store: Sto
     for bad in ({"branch": "none"}, {"branch": -1}, {"branch": 1, "leaf": 2}, {"leaf": "none"}):
         with pytest.raises(UsageError):
             call.usage(**bad)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "loose"])
+@pytest.mark.parametrize("is_branching", [True, False], ids=["branching", "linear"])
+def test_paths_and_branches_that_are_not_there_are_refused(
+    store: Store, is_branching: bool, is_sealed: bool
+) -> None:
+    """As ``path`` does; the usage of no event, or of a branch to come, was that of some or none."""
+    call = store.session("a")
+    call.append(USER)
+    call.record_usage(input_tokens=1)  # 1, a control event
+    call.append(USER, parent=0 if is_branching else None)
+    call.append(USER, parent=0 if is_branching else None)
+    call.artifacts.write("out", "x").result(HANG_S)
+    early = call.at(2)
+    if is_sealed:
+        call.roll_up().result(HANG_S)
+        store.flush()
+    branches = 2 if is_branching else 1
+    assert call.branches()[-1].number == branches - 1
+    for branch in range(branches):
+        call.usage(branch=branch)
+    bad_branches: list[Any] = [branches, 99, -1, True, "none"]
+    for branch in bad_branches:
+        with pytest.raises(UsageError):
+            call.usage(branch=branch)
+    bad_leaves: list[Any] = [1, 4, 99, -1, "none"]
+    for leaf in bad_leaves:
+        for ask in (
+            call.path,
+            lambda leaf: call.usage(leaf=leaf),
+            call.artifacts.on,
+            early.artifacts.on,
+        ):
+            with pytest.raises(UsageError):
+                ask(leaf)
+    early.usage(branch=0)
+    for branch in (1, 2, 99):
+        with pytest.raises(UsageError):
+            early.usage(branch=branch)
+
+
+def test_a_path_to_a_purged_event_is_refused(store: Store) -> None:
+    call = store.session("a")
+    call.append(USER)
+    call.artifacts.write("out", "x")
+    call.append(USER)
+    call.record_usage(input_tokens=1).result(HANG_S)
+    call.purge(4).result(HANG_S)
+    for ask in (call.path, lambda leaf: call.usage(leaf=leaf), call.artifacts.on):
+        with pytest.raises(TrimmedError):
+            ask(2)
+    early = call.append({"n": 1}).result(HANG_S).first - 1
+    for artifacts in (call.artifacts.on(), call.at(early).artifacts.on()):
+        assert artifacts.list() == ["out"]
 
 
 @pytest.mark.parametrize("event", [1, 99, "nobody"], ids=["a-control", "missing", "no-id"])
