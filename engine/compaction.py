@@ -11,11 +11,12 @@ Invariants:
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.boundary import boundary_of
+from engine.boundary import boundary_of, check_compaction
 from engine.drafting import draft_event, make_ack
 from engine.estimate import estimate_tokens
 from engine.events import Event
@@ -34,8 +35,8 @@ from engine.reading import Events, PathPager
 from engine.spans import Spans
 from engine.toolgroups import Count, tools_of
 from engine.window import Viewing
-from eventlog.ack import Ack, store_id
-from eventlog.arguments import items, whole
+from eventlog.ack import Ack, Draft, store_id
+from eventlog.arguments import callback, items, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.limits import POSITION_MAX
@@ -104,7 +105,8 @@ class Compacting(Viewing):
             keep_last: The last messages that stay as they are; more where a tool group would be
                 cut, or a call is open.
             through: Instead, sequence of the last event that the summary stands for.
-            keep: Sequences of messages up to there that stay in view.
+            keep: Sequences of messages of the path that stay in view; with ``through``, of those up
+                to there.
             strategy: Told in the event; likewise ``trigger``.
             trigger: Why.
             data: More to tell in the event's ``data``.
@@ -118,16 +120,19 @@ class Compacting(Viewing):
 
         Raises:
             UsageError: ``through`` is no event of the path, cuts a tool group or covers an open
-                call; or ``summarize`` gave no text. Nothing was written, as with whatever
-                ``summarize`` raises.
+                call; ``keep`` is not on the path, or above ``through``; or ``summarize`` gave no
+                text, which alone is found after it was called. Nothing was written, as with
+                whatever ``summarize`` raises.
+            InvalidMessageError: ``data`` cannot be stored; names the path.
             AppendConflictError: The head is on a path meanwhile that ``through`` is not on.
             SessionNotFoundError: No session of that name.
         """
-        plan = self._plan_compaction(keep_last, through, keep, running, count)
+        given = _Given(summarize, keep, strategy, trigger, data, count)
+        plan = self._plan_compaction(keep_last, through, running, given)
         if plan is None:
             return None
         summary = summarize(plan.window.messages)
-        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        ack = self._compaction_ack(plan, summary, given)
         self._store._submit(ack, WAIT_S)
         return plan.done(ack.result(), summary)
 
@@ -159,14 +164,13 @@ class Compacting(Viewing):
             running: See ``compact``.
             count: See ``compact``.
         """
-        plan = await self._store._on_pool(
-            self._plan_compaction, keep_last, through, keep, running, count
-        )
+        given = _Given(summarize, keep, strategy, trigger, data, count)
+        plan = await self._store._on_pool(self._plan_compaction, keep_last, through, running, given)
         if plan is None:
             return None
         found = summarize(plan.window.messages)
         summary = await found if inspect.isawaitable(found) else found
-        ack = self._compaction_ack(plan, summary, keep, strategy, trigger, data, count)
+        ack = self._compaction_ack(plan, summary, given)
         await self._store._submit_async(ack)
         return plan.done(await ack, summary)
 
@@ -203,13 +207,11 @@ class Compacting(Viewing):
         self,
         keep_last: int,
         through: int | None,
-        keep: Sequence[int],
         running: Collection[str] | None,
-        count: Count | None,
+        given: _Given,
     ) -> _Plan | None:
         whole(keep_last, "keep_last", 0, POSITION_MAX)
-        for each in items(keep, "keep"):
-            whole(each, "keep", 0, POSITION_MAX)
+        count = given.count
         if running is None and self.tool_calls.list():
             running = self._pending()  # who tells what becomes of calls need not be guessed at
         scan = PathScan(self._store._log, self._name, None)
@@ -217,6 +219,7 @@ class Compacting(Viewing):
             raise SessionNotFoundError(f"no session {self._name[1]!r}")
         if scan.leaf is None:
             return None
+        given.require_kept(scan, through)
         scan.floor = 0  # what was trimmed is summarised too, unless an earlier one stands for it
         window = collect(scan, Limits(None), Form(repair=False, count=count, is_counted=True))
         covered = _covered(scan, window)
@@ -238,7 +241,8 @@ class Compacting(Viewing):
                     "that is open",
                     hint="Name an event before the call, or leave `through` to the store.",
                 )
-        part = [entry for entry in window.entries[:start] if entry.sequence not in keep]
+        kept = set(given.keep)
+        part = [entry for entry in window.entries[:start] if entry.sequence not in kept]
         if (
             through is None
             or through < covered
@@ -247,36 +251,16 @@ class Compacting(Viewing):
             return None
         told = Window(part, scan.leaf)
         regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
-        return _Plan(scan.number, through, told)
+        plan = _Plan(scan.number, through, told)
+        given.draft(plan, "any")  # what is wrong with it is known before the summary is paid
+        return plan
 
-    def _compaction_ack(
-        self,
-        plan: _Plan,
-        summary: Any,
-        keep: Sequence[int],
-        strategy: str,
-        trigger: str,
-        data: dict[str, Any] | None,
-        count: Count | None,
-    ) -> Ack:
+    def _compaction_ack(self, plan: _Plan, summary: Any, given: _Given) -> Ack:
         if type(summary) is not str or not summary.strip():
             raise UsageError("the summariser gave no text; nothing was written")
-        told = {
-            **({} if data is None else data),
-            "through": plan.through,
-            "keep": list(keep),
-            "strategy": strategy,
-            "trigger": trigger,
-            "compressed_count": len(plan.window.entries),
-            "total_tokens": plan.window.tokens,
-        }
+        count = given.count
         counted = (estimate_tokens if count is None else count)(summary_message(summary))
-        draft = draft_event(
-            "compaction",
-            {"summary": summary, "data": told},
-            tokens=counted,
-            past=store_id(plan.number, plan.through),  # of this incarnation
-        )
+        draft = given.draft(plan, summary, counted)
         return make_ack(self._name, (draft,), opening=None)
 
 
@@ -298,6 +282,76 @@ class _Plan:
         """It was appended."""
         count = len(self.window.entries)
         return Compaction(ack.last, self.through, summary, count, self.window.tokens)
+
+
+class _Given:
+    """What a caller gives for a compaction; refuses what cannot be."""
+
+    __slots__ = ("_data", "_strategy", "_trigger", "count", "keep")
+
+    def __init__(
+        self,
+        summarize: SummarizeAsync,
+        keep: Sequence[int],
+        strategy: str,
+        trigger: str,
+        data: dict[str, Any] | None,
+        count: Count | None,
+    ) -> None:
+        if summarize is None:
+            raise UsageError("summarize must be callable, not None")
+        callback(summarize, "summarize")
+        self.keep = [whole(each, "keep", 0, POSITION_MAX) for each in items(keep, "keep")]
+        for name, text in (("strategy", strategy), ("trigger", trigger)):
+            if type(text) is not str:
+                raise UsageError(f"{name} must be a str, not {reprlib.repr(text)}")
+        if data is not None and not isinstance(data, dict):
+            raise UsageError(f"data must be a dict, not {reprlib.repr(data)}")
+        self._strategy = strategy
+        self._trigger = trigger
+        self._data = data
+        self.count = callback(count, "count")
+
+    def require_kept(self, scan: PathScan, through: int | None) -> None:
+        """Refuse to keep what is not on a path, or follows the last event that was named."""
+        wanted = sorted(set(self.keep), reverse=True)
+        if through is not None and wanted and wanted[0] > through:
+            raise UsageError(
+                f"keep names event {wanted[0]}, which follows the last one that the summary "
+                f"stands for, {through}",
+                hint="Name events up to there; those that follow stay in view in any case.",
+            )
+        found: set[int] = set()
+        for each in wanted:
+            if each in found:
+                continue
+            block = next(scan.blocks(each + 1), None)
+            found = set() if block is None else set(block.sequences)
+            if each not in found:
+                raise UsageError(f"keep names event {each}, which is not on the path to the head")
+
+    def draft(self, plan: _Plan, summary: str, tokens: int | None = None) -> Draft:
+        """The event of a summary.
+
+        Of what to keep, it leaves out what follows the last event that it stands for.
+        """
+        told = {
+            **(self._data or {}),
+            "through": plan.through,
+            "keep": [each for each in self.keep if each <= plan.through],
+            "strategy": self._strategy,
+            "trigger": self._trigger,
+            "compressed_count": len(plan.window.entries),
+            "total_tokens": plan.window.tokens,
+        }
+        body = {"summary": summary, "data": told}
+        check_compaction(body)
+        return draft_event(
+            "compaction",
+            body,
+            tokens=tokens,
+            past=store_id(plan.number, plan.through),  # of this incarnation
+        )
 
 
 class _Bounds:

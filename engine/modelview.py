@@ -38,7 +38,7 @@ from engine.toolgroups import (
     without_media,
     without_results,
 )
-from eventlog.arguments import whole
+from eventlog.arguments import callback, whole
 from eventlog.errors import UsageError
 from eventlog.limits import POSITION_MAX
 from eventlog.pathback import Block
@@ -157,7 +157,7 @@ class Form:
             raise UsageError("running must hold ids of tool calls, not be one")
         self._running = running if callable(running) else frozenset(running)
         self.media = media
-        self.count = estimate_tokens if count is None else count
+        self.count = callback(count, "count") or estimate_tokens
         self.is_counted = is_counted
 
     @property

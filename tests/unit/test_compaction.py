@@ -123,6 +123,74 @@ def test_nothing_to_summarise(store: Store, call: Session) -> None:
     assert call.compaction() is None
 
 
+def never(_: Any) -> str:
+    raise AssertionError("the summary was paid")
+
+
+BAD_ARGUMENTS: list[tuple[type[Exception], dict[str, Any], str]] = [
+    (UsageError, {"summarize": "s"}, "summarize"),
+    (UsageError, {"summarize": None}, "summarize"),
+    (UsageError, {"count": 5}, "count"),
+    (UsageError, {"data": "abc"}, "data"),
+    (UsageError, {"data": [("a", 1)]}, "data"),
+    (InvalidMessageError, {"data": {"x": object()}}, "x"),
+    (InvalidMessageError, {"data": {"x": {"y": [1, {2}]}}}, "y"),
+    (UsageError, {"strategy": object()}, "strategy"),
+    (UsageError, {"strategy": 5}, "strategy"),
+    (UsageError, {"trigger": None}, "trigger"),
+    (UsageError, {"keep": "3"}, "keep"),
+    (UsageError, {"keep": 3}, "keep"),
+    (UsageError, {"keep": [3, -1]}, "keep"),
+    (UsageError, {"keep": [3, 1.0]}, "keep"),
+    (UsageError, {"keep": [3, 999, 4]}, "999"),
+    (UsageError, {"keep": [999], "through": 5}, "999"),
+    (UsageError, {"keep": [3, 6], "through": 5}, "6"),
+    (UsageError, {"keep": [3, 14]}, "14"),  # on another branch
+    (UsageError, {"keep": [3, 14], "through": 15}, "14"),
+    (UsageError, {"keep": [0]}, "0"),  # purged
+    (InvalidMessageError, {"keep": [3] * 10_001}, "keep"),
+    (UsageError, {"through": 14}, "14"),
+    (UsageError, {"through": "5"}, "through"),
+    (UsageError, {"keep_last": -1}, "keep_last"),
+]
+
+
+@pytest.mark.parametrize(("error", "options", "named"), BAD_ARGUMENTS)
+def test_what_cannot_be_is_refused_before_the_summary_is_paid(
+    call: Session, error: type[Exception], options: dict[str, Any], named: str
+) -> None:
+    talk(call, 14)
+    put(call, user("aside"))
+    call.append(user("on"), parent=13).result()
+    call.purge(1).result()
+    options = {"summarize": never, **options}
+    with pytest.raises(error) as refused:
+        call.compact(**options)
+    assert named in f"{refused.value} {getattr(refused.value, 'path', '')}"
+    with pytest.raises(error):
+        asyncio.run(call.compact_async(**options))
+    assert call.compaction() is None
+
+
+def test_what_is_kept_may_be_above_a_bound_that_the_store_chose(call: Session) -> None:
+    talk(call, 12)
+    done = call.compact(lambda _: "s", keep_last=3, keep=(each for each in (10, 2)))  # type: ignore[arg-type]
+    assert done is not None
+    assert (done.through, done.message_count) == (8, 8)
+    assert call.event(12).body["data"]["keep"] == [2]
+    assert shown(call) == [12, 2, 9, 10, 11]
+
+
+def test_a_counter_that_is_none_is_refused_by_windows(call: Session) -> None:
+    talk(call, 2)
+    for count in (5, "x"):
+        for limits in ({}, {"last": 1}, {"tokens": 3}):
+            options: dict[str, Any] = {"count": count, **limits}
+            for way in (call.window, call.window_entries):
+                with pytest.raises(UsageError, match="count"):
+                    way(**options)
+
+
 def test_what_is_appended_while_the_summariser_runs_follows(call: Session) -> None:
     """A compaction deleted what was appended while the model summarised (openai-agents #3116).
 
