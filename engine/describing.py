@@ -61,7 +61,7 @@ class Describing(Branching):
             return Facts()
         number = found.origin.number
         where = f"facts of session {number}"
-        return facts_from(opening_of(found.row, number), stored_facts(found.rows, where))
+        return facts_from(opening_of(found.row, number), stored_facts(found.rows, where), where)
 
     async def facts_async(self) -> Facts:
         """``facts`` on the store's pool."""

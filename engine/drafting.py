@@ -14,14 +14,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.boundary import check_compaction
+from engine.facts import check_facts
 from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
-from engine.spaces import SPACES
-from engine.variables import check_change
+from engine.spaces import SPACES, Space
+from engine.variables import appended_key, check_change, decode_variables
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
-from eventlog.errors import InvalidMessageError, InvalidNameError, LimitExceededError, UsageError
+from eventlog.errors import (
+    CorruptionError,
+    InvalidMessageError,
+    InvalidNameError,
+    LimitExceededError,
+    UsageError,
+)
 from eventlog.index import Name
 from eventlog.keys import name_bytes
 from eventlog.limits import (
@@ -43,6 +50,7 @@ from eventlog.record import (
     BELONGS,
     BRANCH_NAME,
     CONTROL,
+    FACTS,
     HEAD_MOVE,
     MESSAGE,
     NO_TIME,
@@ -166,6 +174,10 @@ def draft_event(
         flags |= _NAMED
     if code in SPACES:
         check_change(body)
+        if loading and code == FACTS:
+            check_stated(body)
+    elif code == BASE and loading:
+        check_kept(body)
     elif code == COMPACTION and not loading:
         past = check_compaction(body) if past is None else past
     if parent is not None:
@@ -237,6 +249,31 @@ def draft_event(
         else whole(parent_branch, "followed", 0, SESSION_BRANCHES_MAX - 1),
         past,
     )
+
+
+def check_stated(body: Any) -> None:
+    """Raise for a change of facts that no call of a session makes.
+
+    Raises:
+        InvalidMessageError: A fact is not what its key says; names the path.
+    """
+    check_facts(body.get("set", {}), "$.set")
+    appended = body.get("append", {})
+    check_facts({appended_key(key, 0): value for key, value in appended.items()}, "$.append")
+
+
+def check_kept(body: Any) -> None:
+    """Raise for a ``base`` with facts that no call of a session makes.
+
+    Raises:
+        InvalidMessageError: It tells none, or a fact is not what its key says; names the path.
+    """
+    listed = body.get(Space.FACTS.title, []) if type(body) is dict else []
+    try:
+        kept = decode_variables(listed, Space.FACTS.title)
+    except CorruptionError as error:
+        raise InvalidMessageError(str(error), path=f"$.{Space.FACTS.title}") from error
+    check_facts({key: each.value() for key, each in kept.items()}, f"$.{Space.FACTS.title}")
 
 
 def check_parent(parent: int | str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from engine import naming
 from engine.events import Event
+from engine.facts import check_facts
 from engine.fold import decode_base, spaces_of_base
 from engine.naming import NamesProjection, decode_names
 from engine.spaces import KINDS, Space
@@ -57,6 +58,7 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
 
     Raises:
         UsageError: It is the body of none.
+        InvalidMessageError: One of its facts is not what its key says.
     """
     if body is None:
         return []
@@ -66,6 +68,8 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
         branches = branching.rows_of_base(body, "base") if "branches" in body else []
     except CorruptionError as error:
         raise UsageError(str(error)) from error
+    stated = spaces.get(Space.FACTS, {})
+    check_facts({key: each.value() for key, each in stated.items()}, "$base.facts")
     rows: list[tuple[int, bytes, bytes]] = [
         (space, subkey_of(key), each.content())
         for space, values in spaces.items()
