@@ -17,6 +17,7 @@ from engine.boundary import check_compaction
 from engine.facts import check_facts
 from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
 from engine.spaces import SPACES, Space
+from engine.usagebody import check_record
 from engine.variables import appended_key, check_change, decode_variables
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
 from eventlog.arguments import whole
@@ -54,6 +55,7 @@ from eventlog.record import (
     HEAD_MOVE,
     MESSAGE,
     NO_TIME,
+    USAGE,
     Extension,
     Flag,
     branch_tail,
@@ -176,6 +178,8 @@ def draft_event(
         check_change(body)
         if loading and code == FACTS:
             check_stated(body)
+        elif loading and code == USAGE:
+            check_used(body)
     elif code == BASE and loading:
         check_kept(body)
     elif code == COMPACTION and not loading:
@@ -251,6 +255,16 @@ def draft_event(
     )
 
 
+def check_used(body: Any) -> None:
+    """Raise for what is loaded as usage and ``record_usage`` cannot have written.
+
+    Raises:
+        UsageError: It is none; says why.
+    """
+    for record in (*body.get("set", {}).values(), *body.get("append", {}).values()):
+        check_record(record)
+
+
 def check_stated(body: Any) -> None:
     """Raise for a change of facts that no call of a session makes.
 
@@ -263,17 +277,25 @@ def check_stated(body: Any) -> None:
 
 
 def check_kept(body: Any) -> None:
-    """Raise for a ``base`` with facts that no call of a session makes.
+    """Raise for a ``base`` with facts or usage that no call of a session makes.
 
     Raises:
         InvalidMessageError: It tells none, or a fact is not what its key says; names the path.
+        UsageError: A record of usage is none.
     """
-    listed = body.get(Space.FACTS.title, []) if type(body) is dict else []
+    facts = _kept(body, Space.FACTS)
+    check_facts(facts, f"$.{Space.FACTS.title}")
+    for record in _kept(body, Space.USAGE).values():
+        check_record(record)
+
+
+def _kept(body: Any, space: Space) -> dict[str, Any]:
+    listed = body.get(space.title, []) if type(body) is dict else []
     try:
-        kept = decode_variables(listed, Space.FACTS.title)
+        kept = decode_variables(listed, space.title)
     except CorruptionError as error:
-        raise InvalidMessageError(str(error), path=f"$.{Space.FACTS.title}") from error
-    check_facts({key: each.value() for key, each in kept.items()}, f"$.{Space.FACTS.title}")
+        raise InvalidMessageError(str(error), path=f"$.{space.title}") from error
+    return {key: each.value() for key, each in kept.items()}
 
 
 def check_parent(parent: int | str) -> None:

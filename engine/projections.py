@@ -11,6 +11,7 @@ from engine.facts import check_facts
 from engine.fold import decode_base, spaces_of_base
 from engine.naming import NamesProjection, decode_names
 from engine.spaces import KINDS, Space
+from engine.usagebody import check_record
 from engine.variables import StoredVariable, changed_by, decode_row, subkey_of
 from eventlog import branching
 from eventlog.branching import BranchProjection
@@ -70,6 +71,8 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
         raise UsageError(str(error)) from error
     stated = spaces.get(Space.FACTS, {})
     check_facts({key: each.value() for key, each in stated.items()}, "$base.facts")
+    for each in spaces.get(Space.USAGE, {}).values():
+        check_record(each.value())
     rows: list[tuple[int, bytes, bytes]] = [
         (space, subkey_of(key), each.content())
         for space, values in spaces.items()
