@@ -78,7 +78,8 @@ class SessionAt:
         with self._session._store._log.views.past(self._session._name) as past:
             found = self._same(past)
             opening = opening_of(found.row, self.number)
-        return facts_from(opening, self._folded().spaces.get(Space.FACTS, {}))
+        stored = self._folded().spaces.get(Space.FACTS, {})
+        return facts_from(opening, stored, f"facts of session {self.number}")
 
     async def facts_async(self) -> Facts:
         """``facts`` on the store's pool."""

@@ -16,7 +16,8 @@ from engine.runs import Runs
 from engine.spaces import Space
 from engine.state import read_fold
 from engine.toolcalls import ToolCalls
-from engine.usage import Sums, Usage, checked_scope, on_path, records_of, usage_body
+from engine.usage import Sums, Usage, on_path, records_of
+from engine.usagebody import checked_scope, usage_body
 from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
@@ -97,7 +98,7 @@ class Belongings(Describing):
             audio_input_tokens: Of the tokens in, those of audio.
             audio_output_tokens: Of the tokens out, those of audio.
             characters: Characters that were spoken.
-            seconds: Seconds that were listened to.
+            seconds: Seconds that were listened to, 0 to 2^63, as is the cost.
             cost: What it costs.
             currency: Of ``cost``; costs of different currencies are not summed.
             event: Sequence or id of the public event that it belongs to; None for the one that is
@@ -212,7 +213,7 @@ def usage_in(
     path: Sequence[Stretch] | None = None,
 ) -> Usage:
     """Usage of one session; see ``Session.usage``."""
-    records = records_of(fold, checked_scope(scope), user_id)
+    records = records_of(fold, session, checked_scope(scope), user_id)
     if branch is not None:
         number = _branch_number(fold, session, branch)
         records = [each for each in records if each.branch == number]

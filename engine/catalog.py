@@ -138,12 +138,21 @@ class Given(NamedTuple):
         return found
 
 
-def given_of(facts: SessionFacts) -> Given:
-    """A session's facts, from its row and the present rows of its facts."""
+def given_of(facts: SessionFacts, faults: list[CorruptionError] | None = None) -> Given:
+    """A session's facts, from its row and the present rows of its facts.
+
+    Args:
+        facts: The session.
+        faults: As of ``facts_from``.
+
+    Raises:
+        CorruptionError: They are none.
+    """
     number = facts.origin.number
-    stored = stored_facts(facts.rows, f"facts of session {number}") if facts.rows else {}
+    where = f"facts of session {number}"
+    stored = stored_facts(facts.rows, where) if facts.rows else {}
     opening = opening_of(facts.row, number)
-    found = facts_from(opening, stored)
+    found = facts_from(opening, stored, where, faults)
     labels = tuple(sorted({label.name for label in found.labels}))
     if not found.metadata and "metadata" not in opening:
         return Given(found, labels, b"", None)
@@ -213,13 +222,17 @@ def read_entry(
 ) -> Entry | None:
     """What is to be kept of a session; None when it is gone, or listed at a newer position.
 
+    None also of one with facts that are none: it is told where the session itself is asked for.
+
     Raises:
         CorruptionError: As ``Listing.facts``.
     """
     facts = listing.facts(position, number, state, present)
-    if facts is None:
+    faults: list[CorruptionError] = []
+    given = None if facts is None else given_of(facts, faults)
+    if given is None or faults:
         return None
-    return Entry(position, stamp, given_of(facts), facts if state is None else None)
+    return Entry(position, stamp, given, facts if state is None else None)
 
 
 class TenantCatalog:
@@ -478,7 +491,9 @@ class Catalog:
                 return found
             for position, number, state in listing.newest(before):
                 facts = listing.facts(position, number, state, self.present)
-                info = None if facts is None else info_of(facts)
+                faults: list[CorruptionError] = []
+                given = None if facts is None else given_of(facts, faults)
+                info = None if facts is None or faults else info_of(facts, given)
                 if info is not None and wanted.takes(info):
                     listing.require(position, state)
                     found.append(info)

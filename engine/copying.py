@@ -17,7 +17,7 @@ from engine.artifacts import contents_of
 from engine.belonging import value_of, values_in
 from engine.boundary import NAMES, EventName, boundary_of
 from engine.documents import APPENDED, DIGEST_DIGITS
-from engine.facts import ALIAS, LABEL, is_label_on
+from engine.facts import ALIAS, LABEL, is_labelled
 from engine.fold import Fold
 from engine.spaces import Space
 from engine.variables import DIGITS, StoredVariable, appended_key
@@ -77,7 +77,12 @@ class Copied:
         if key.startswith(ALIAS):
             return None
         on, dot, name = key.removeprefix(LABEL).partition(".")
-        if not key.startswith(LABEL) or not on or not dot or not is_label_on(on):
+        if (
+            not key.startswith(LABEL)
+            or not on
+            or not dot
+            or not is_labelled(key.removeprefix(LABEL))
+        ):
             return key
         copied = self.places.get(int(on))
         return None if copied is None else f"{LABEL}{copied}.{name}"

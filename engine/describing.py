@@ -61,7 +61,7 @@ class Describing(Branching):
             return Facts()
         number = found.origin.number
         where = f"facts of session {number}"
-        return facts_from(opening_of(found.row, number), stored_facts(found.rows, where))
+        return facts_from(opening_of(found.row, number), stored_facts(found.rows, where), where)
 
     async def facts_async(self) -> Facts:
         """``facts`` on the store's pool."""
@@ -302,7 +302,7 @@ class Describing(Branching):
                     if key in kept:
                         sequence = kept[key].sequence
                         found = [each for each in found if each.sequence < sequence]
-                        found += filter(None, [said(kept[key])])
+                        found.append(said(kept[key]))
                     following = past.first
                 stop = past.view.event_count
                 events, following = past.read_kinds(
@@ -311,7 +311,7 @@ class Describing(Branching):
             for event in events:
                 change = changed_by(event).get(key)
                 if change is not None:
-                    found += filter(None, [said(change)])
+                    found.append(said(change))
             if following >= stop:
                 return found
 

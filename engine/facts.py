@@ -12,21 +12,18 @@ space ``facts`` has a key for each that was, and a later fact stands over the on
 - ``related.NAME``: True
 - ``alias.NAME``: True (``aliases``)
 - ``hold``: the reasons why the session is held, at least one (``holds``)
-
-What a fact is that none of the store's calls wrote, but a load, is left out; a hold holds in any
-case. So of one session that was loaded no listing of its tenant breaks.
 """
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.variables import StoredVariable, decode_row
 from eventlog.arguments import whole
-from eventlog.errors import InvalidNameError, UsageError
+from eventlog.errors import CorruptionError, InvalidMessageError, InvalidNameError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import FACT_NAME_BYTES_MAX, POSITION_MAX
 
@@ -135,8 +132,23 @@ def stored_facts(rows: Mapping[bytes, bytes], where: str) -> dict[str, StoredVar
     return {each.key: each for each in found}
 
 
-def facts_from(opening: Mapping[str, Any], stored: Mapping[str, StoredVariable]) -> Facts:
-    """What was given at creation, with what was changed since on top."""
+def facts_from(
+    opening: Mapping[str, Any],
+    stored: Mapping[str, StoredVariable],
+    where: str,
+    faults: list[CorruptionError] | None = None,
+) -> Facts:
+    """What was given at creation, with what was changed since on top.
+
+    Args:
+        opening: What was given at creation.
+        stored: What was changed since, by key.
+        where: What they are the facts of.
+        faults: Gets what is wrong with a fact, which is left out; None raises it.
+
+    Raises:
+        CorruptionError: A fact is not what its key says.
+    """
     given = {name: opening[name] for name in TEXTS if name in opening}
     metadata: dict[str, Any] = dict(opening.get("metadata") or {})
     labels: list[Label] = []
@@ -145,19 +157,24 @@ def facts_from(opening: Mapping[str, Any], stored: Mapping[str, StoredVariable])
     for key in sorted(stored) if len(stored) > 1 else stored:
         each = stored[key]
         kind, dot, name = key.partition(".")
-        if not dot:
-            _take(given, key, each.value())
+        # Of those that only are there or not, the value is nobody's concern.
+        value: Any = each.value() if not dot or kind == "metadata" else True
+        reason = _fault(key, value)
+        if reason is not None:
+            error = CorruptionError(reason, where=f"{where}, fact {key!a} at {each.sequence}")
+            if faults is None:
+                raise error
+            faults.append(error)
+        elif not dot:
+            _take(given, key, value)
         elif kind == "metadata":
-            value = each.value()
-            if type(value) is list and len(value) == 1:
+            if value:
                 metadata[name] = value[0]
-            elif value == []:
+            else:
                 metadata.pop(name, None)
         elif kind == "label":
-            on, dot, label = name.partition(".")
-            if dot and label and is_label_on(on):
-                at = int(on) if on else None
-                labels.append(Label(label, at, each.sequence, each.updated_us))
+            on, _, label = name.partition(".")
+            labels.append(Label(label, int(on) if on else None, each.sequence, each.updated_us))
         elif kind == "related":
             related.append(name)
         elif kind == "alias":
@@ -175,37 +192,114 @@ def facts_from(opening: Mapping[str, Any], stored: Mapping[str, StoredVariable])
 def _take(given: dict[str, Any], key: str, value: Any) -> None:
     """A fact that has a key to itself; what this release knows nothing of is left out."""
     if key in TEXTS:
-        if value is None or type(value) is str:
-            given[key] = value
-    elif key in ("status", "summary"):
-        if _is_said(value):
-            given[key] = value[0]
-            if key == "status":
-                given["status_detail"] = value[1]
+        given[key] = value
+    elif key == "status":
+        given["status"], given["status_detail"] = value
+    elif key == "summary":
+        given["summary"] = value[0]
     elif key == HOLD:
         given["holds"] = holds_in(value)
-    elif key in ("parent", "cloned_from") and (value is None or _is_link(value)):
+    elif key in ("parent", "cloned_from"):
         given[key] = None if value is None else SessionLink(*value)
 
 
+def check_facts(facts: Mapping[str, Any], root: str) -> None:
+    """Raise for facts that no call of a session can have stated; unknown keys may be anything.
+
+    Args:
+        facts: Facts by key.
+        root: Where they are.
+
+    Raises:
+        InvalidMessageError: One is not what its key says; names the path.
+    """
+    for key, value in facts.items():
+        reason = _fault(key, value)
+        if reason is None:
+            reason = _name_fault(key, value)
+        if reason is not None:
+            raise InvalidMessageError(reason, path=f"{root}.{key}", hint=_HINT)
+
+
+def _fault(key: str, value: Any) -> str | None:
+    """Why a fact is not what its key says; None where it is, or the key is unknown."""
+    kind, dot, name = key.partition(".")
+    if not dot:
+        shape = _SHAPES.get(key)
+        return None if shape is None or _OF_SHAPE[shape](value) else f"must be {shape}"
+    if kind == "metadata":
+        is_right = type(value) is list and len(value) <= 1
+        return None if is_right else "must be a list of the value, or an empty one"
+    if kind == "label" and not is_labelled(name):
+        return "must name a sequence, or nothing, and a label"
+    if kind in _FLAGS and value is not True:
+        return "must be true"
+    return None
+
+
+def _name_fault(key: str, value: Any) -> str | None:
+    """What is wrong with the names in a fact that is of the right shape."""
+    kind, dot, name = key.partition(".")
+    try:
+        if kind == "label" and dot:
+            fact_name(name.partition(".")[2], kind)
+        elif dot and (kind == "metadata" or kind in _FLAGS):
+            fact_name(name, kind)
+        elif key in OWNERS:
+            optional_text(value, key)
+        elif key in ("status", "parent", "cloned_from") and value is not None:
+            optional_text(value[0], key)
+    except InvalidNameError as error:
+        return str(error)
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
 def _is_said(value: Any) -> bool:
-    """Whether a value is a text, or None, with what was given beside it."""
-    return type(value) is list and len(value) == 2 and type(value[0]) in (str, type(None))
+    return type(value) is list and len(value) == 2 and _is_text(value[0])
 
 
 def _is_link(value: Any) -> bool:
-    """Whether a value is a session's name with a sequence, or None."""
-    return (
+    return value is None or (
         type(value) is list
         and len(value) == 2
         and type(value[0]) is str
-        and type(value[1]) in (int, type(None))
+        and (value[1] is None or _is_sequence(value[1]))
     )
 
 
-def is_label_on(on: str) -> bool:
-    """Whether the part of a label's key that says what it is on is a sequence, or nothing."""
-    return not on or (on.isascii() and on.isdigit() and len(on) <= len(str(POSITION_MAX)))
+def _is_sequence(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= POSITION_MAX
+
+
+def is_labelled(name: str) -> bool:
+    """Whether that is what follows ``label.`` in a key."""
+    on, dot, _ = name.partition(".")
+    if not on:
+        return bool(dot)
+    is_number = on.isascii() and on.isdigit() and (on == "0" or on[0] != "0")
+    return bool(dot) and is_number and int(on) <= POSITION_MAX
+
+
+_TEXT: Final = "a text or null"
+_SAID: Final = "a list of a text or null, and its detail"
+_LINK: Final = "null, or a list of a session and a sequence or null"
+_OF_SHAPE: Final[dict[str, Callable[[Any], bool]]] = {
+    _TEXT: _is_text,
+    _SAID: _is_said,
+    _LINK: _is_link,
+}
+# A hold is missing: whatever it is, it holds (``holds_in``).
+_SHAPES: Final = {
+    **dict.fromkeys(TEXTS, _TEXT),
+    **dict.fromkeys(("status", "summary"), _SAID),
+    **dict.fromkeys(("parent", "cloned_from"), _LINK),
+}
+_FLAGS: Final = ("label", "related", "alias")
+_HINT: Final = "State facts as an export tells them."
 
 
 def holds_in(value: Any) -> tuple[str, ...]:
@@ -215,12 +309,17 @@ def holds_in(value: Any) -> tuple[str, ...]:
     return (reprlib.repr(value),)
 
 
-def said(stored: StoredVariable) -> Said | None:
-    """A status or a summary from its fact; None for what is neither."""
+def said(stored: StoredVariable) -> Said:
+    """A status or a summary from its fact.
+
+    Raises:
+        CorruptionError: It is none.
+    """
     value = stored.value()
     if not _is_said(value):
-        return None
-    return Said(value[0], value[1], stored.sequence, stored.updated_us)
+        raise CorruptionError(f"must be {_SAID}", where=f"{stored} at {stored.sequence}")
+    text, detail = value
+    return Said(text, detail, stored.sequence, stored.updated_us)
 
 
 def label_key(name: str, on: int | None) -> str:

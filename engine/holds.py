@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.compaction import Compacting
 from engine.facts import HOLD, holds_in, optional_text
@@ -17,6 +17,9 @@ from engine.variables import StoredVariable, decode_row, subkey_of
 from eventlog.ack import Ack, Version
 from eventlog.errors import InvalidNameError, LimitExceededError
 from eventlog.limits import HOLDS_MAX
+
+if TYPE_CHECKING:
+    from engine.session import Session
 
 NOT_HELD: Final = Version(Space.FACTS, subkey_of(HOLD), -1, "its holds")
 """The condition that a session is not held."""
@@ -75,10 +78,7 @@ class Holding(Compacting):
         if optional_text(reason, "reason") is None:
             raise InvalidNameError("a hold needs a reason")
         self._store._require_version(2, "holds")
-        content = self._store._log.views.present_row(
-            self._name, self._store._facts, subkey_of(HOLD)
-        )
-        stored = None if content is None else decode_row(content, f"holds of {self._name[1]!r}")
+        stored = _stored(self._as_session())
         return stored, [] if stored is None else list(holds_in(stored.value()))
 
     def _keep(self, stored: StoredVariable | None, held: list[str], wait: float | None) -> Ack:
@@ -89,3 +89,15 @@ class Holding(Compacting):
             expected={HOLD: -1 if stored is None else stored.sequence},
             wait=wait,
         )
+
+
+def holds_of(session: Session) -> tuple[str, ...]:
+    """Why a session must be kept, whatever its other facts are."""
+    stored = _stored(session)
+    return () if stored is None else holds_in(stored.value())
+
+
+def _stored(session: Session) -> StoredVariable | None:
+    store = session._store
+    content = store._log.views.present_row(session._name, store._facts, subkey_of(HOLD))
+    return None if content is None else decode_row(content, f"holds of {session.name!r}")

@@ -8,7 +8,8 @@ from engine.documents import Documents
 from engine.events import opening_of
 from engine.hidden import hidden_session, list_names
 from engine.state import read_fold
-from engine.usage import Sums, Usage, checked_scope, records_of
+from engine.usage import Sums, Usage, records_of
+from engine.usagebody import checked_scope
 from eventlog.arguments import whole
 from eventlog.keys import is_hidden, name_bytes
 from eventlog.limits import PAGE_MAX, TIME_MAX
@@ -128,7 +129,7 @@ class Owning:
             session,
             [
                 each
-                for each in records_of(fold, scope, owner)
+                for each in records_of(fold, session, scope, owner)
                 if (user_id is None or each.user_id == user_id)
                 and (model is None or each.model == model)
                 and since <= each.recorded_us < until

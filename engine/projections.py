@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from engine import naming
 from engine.events import Event
+from engine.facts import check_facts
 from engine.fold import decode_base, spaces_of_base
 from engine.naming import NamesProjection, decode_names
 from engine.spaces import KINDS, Space
+from engine.usagebody import check_record
 from engine.variables import StoredVariable, changed_by, decode_row, subkey_of
 from eventlog import branching
 from eventlog.branching import BranchProjection
@@ -57,6 +59,7 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
 
     Raises:
         UsageError: It is the body of none.
+        InvalidMessageError: One of its facts is not what its key says.
     """
     if body is None:
         return []
@@ -66,6 +69,10 @@ def rows_of_base(body: Any) -> list[tuple[int, bytes, bytes]]:
         branches = branching.rows_of_base(body, "base") if "branches" in body else []
     except CorruptionError as error:
         raise UsageError(str(error)) from error
+    stated = spaces.get(Space.FACTS, {})
+    check_facts({key: each.value() for key, each in stated.items()}, "$base.facts")
+    for each in spaces.get(Space.USAGE, {}).values():
+        check_record(each.value())
     rows: list[tuple[int, bytes, bytes]] = [
         (space, subkey_of(key), each.content())
         for space, values in spaces.items()

@@ -316,6 +316,9 @@ class _Run:
 
     def _look(self, plan: _Plan, each: Surveyed, sizes: dict[bytes, int]) -> _Looked | None:
         """None when it was removed meanwhile, or is damaged."""
+        if each.damage is not None:
+            plan.damage(each, each.damage)
+            return None
         looked = _Looked(each, each.position, each.updated_us)
         try:
             if self._policy.kinds is not None or each.first:

@@ -16,6 +16,7 @@ from engine.catalog import given_of
 from engine.events import opening_of
 from engine.facts import Facts
 from engine.pausing import Pause
+from eventlog.errors import CorruptionError
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, is_hidden
 from eventlog.listing import Listing
@@ -38,6 +39,7 @@ class Surveyed:
         event_count: Its next sequence.
         position: Position of its last event.
         updated_us: Recorded time of that event.
+        damage: What is wrong with its facts; those that can be read are told.
     """
 
     name: Name
@@ -48,6 +50,7 @@ class Surveyed:
     event_count: int
     position: int
     updated_us: int
+    damage: CorruptionError | None = None
 
     @property
     def is_hidden(self) -> bool:
@@ -104,16 +107,18 @@ def _page(
             continue
         listing.require(position, state)
         origin = facts.origin
+        faults: list[CorruptionError] = []
         found.append(
             Surveyed(
                 (origin.tenant, origin.name),
                 number,
-                given_of(facts).facts,
+                given_of(facts, faults).facts,
                 opening_of(facts.row, number).get("user_id"),
                 facts.row.first,
                 facts.event_count,
                 position,
                 facts.last_recorded_us,
+                faults[0] if faults else None,
             )
         )
         if len(found) == PAGE_SESSIONS:

@@ -12,38 +12,22 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from math import fsum
 from typing import Any, Final
 
-from engine.belonging import is_on, value_of, values_in
+from engine.belonging import is_on, values_in
 from engine.fold import Fold
 from engine.spaces import Space
+from engine.usagebody import COUNTERS, NAMES, check_record
+from engine.variables import StoredVariable
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
-from eventlog.errors import CorruptionError, InvalidMessageError, UsageError
-from eventlog.keys import name_bytes
-from eventlog.limits import POSITION_MAX
+from eventlog.errors import CorruptionError, UsageError
+from eventlog.limits import POSITION_MAX, SESSION_BRANCHES_MAX
 
-SCOPES: Final = ("turn", "provider_turn", "run_total")
-COUNTERS: Final = (
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "audio_input_tokens",
-    "audio_output_tokens",
-    "characters",
-)
-"""What is counted in whole numbers."""
-AMOUNTS: Final = ("seconds", "cost")
-NAMES: Final = ("model", "provider", "currency", "user_id", "run_id", "turn_id")
-COUNT_MAX: Final = 2**53
-AMOUNT_MAX: Final = 1e100  # no log holds so many that their sum is no float
 DAY_US: Final = 86_400_000_000
 _FIRST_DAY: Final = date(1970, 1, 1)
 _CYCLE_DAYS: Final = 146_097  # 400 years, after which the calendar repeats
@@ -127,71 +111,36 @@ class Usage:
     records: list[UsageRecord]
 
 
-def usage_body(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What an event of kind ``usage`` appends.
-
-    Args:
-        scope: One of ``SCOPES``.
-        given: The other arguments of ``record_usage``, None for those that were not given.
-
-    Raises:
-        UsageError: A scope, count or amount that cannot be.
-        InvalidMessageError: ``extra`` is no dict.
-    """
-    value: dict[str, Any] = {"scope": checked_scope(scope)}
-    for name in NAMES:
-        if given[name] is not None:
-            name_bytes(given[name], name)
-            value[name] = given[name]
-    for name in COUNTERS:
-        if given[name] is not None:
-            value[name] = whole(given[name], name, 0, COUNT_MAX)
-    for name in AMOUNTS:
-        amount = given[name]
-        if amount is not None:
-            if type(amount) not in (int, float) or not 0 <= amount <= AMOUNT_MAX:
-                raise UsageError(
-                    f"{name} must be a number from 0 to {AMOUNT_MAX}, not {reprlib.repr(amount)}"
-                )
-            value[name] = amount
-    if given["extra"] is not None:
-        if type(given["extra"]) is not dict:
-            raise InvalidMessageError("extra must be a dict", path="$extra")
-        value["extra"] = given["extra"]
-    return value
-
-
-def checked_scope(scope: str) -> str:
-    """The scope, when it is one."""
-    if type(scope) is not str or scope not in SCOPES:
-        raise UsageError(f"scope must be one of {', '.join(SCOPES)}, not {scope!r}")
-    return scope
-
-
-def records_of(fold: Fold | None, scope: str, user_id: str | None) -> list[UsageRecord]:
+def records_of(
+    fold: Fold | None, session: str, scope: str, user_id: str | None
+) -> list[UsageRecord]:
     """The records of a scope, in order.
 
     Args:
         fold: The session's.
+        session: Its name, for errors.
         scope: The scope.
         user_id: The user that the session was created with. Records without a user are that
             one's, or the one's that the facts tell since.
 
     Raises:
-        CorruptionError: A record was loaded that ``record_usage`` cannot have written.
+        CorruptionError: A record was loaded that ``record_usage`` cannot have written; names
+            session and sequence.
     """
     found: list[UsageRecord] = []
     values = values_in(fold, Space.USAGE)
     told = values_in(fold, Space.FACTS).get("user_id") if values else None
-    if told is not None and type(owner := told.value()) in (str, type(None)):
-        user_id = owner
+    if told is not None:
+        user_id = told.value()
+        if user_id is not None and type(user_id) is not str:
+            where = f"session {session!a}, {told} at {told.sequence}"
+            raise CorruptionError("is no text", where=where)
     for key in sorted(values):
         stored = values[key]
-        value = value_of(stored, scope=str)
+        value = stored.value()
+        _require_record(stored, value, session)
         if value["scope"] != scope:
             continue
-        if not _is_record(value):
-            raise CorruptionError("is no record", where=f"{stored} at {stored.sequence}")
         names = {name: value.get(name) for name in NAMES}
         names["user_id"] = names["user_id"] or user_id
         found.append(
@@ -212,16 +161,16 @@ def records_of(fold: Fold | None, scope: str, user_id: str | None) -> list[Usage
     return found
 
 
-def _is_record(value: Mapping[str, Any]) -> bool:
-    """Whether a value is what ``record_usage`` may have written."""
-    numbers = [value[name] for name in ("event", "branch", *COUNTERS) if name in value]
-    amounts = [value[name] for name in AMOUNTS if name in value]
-    return (
-        all([type(value[name]) is str for name in NAMES if name in value])
-        and all([type(each) is int and 0 <= each <= POSITION_MAX for each in numbers])
-        and all([type(each) in (int, float) and 0 <= each <= AMOUNT_MAX for each in amounts])
-        and type(value.get("extra", {})) is dict
-    )
+def _require_record(stored: StoredVariable, value: Any, session: str) -> None:
+    try:
+        check_record(value)
+        event, branch = value.get("event"), value.get("branch", 0)
+        if event is not None:
+            whole(event, "event", 0, POSITION_MAX)
+        whole(branch, "branch", 0, SESSION_BRANCHES_MAX - 1)
+    except UsageError as error:
+        where = f"session {session!a}, usage at {stored.sequence}"
+        raise CorruptionError(str(error), where=where) from error
 
 
 def on_path(records: Iterable[UsageRecord], path: Sequence[Stretch]) -> list[UsageRecord]:

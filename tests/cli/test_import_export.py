@@ -465,6 +465,34 @@ def test_what_no_store_takes_leaves_out_its_session_only(turnlog: Any, tmp_path:
     assert [name.split("/")[0] for name in names] == ["a", "c", "deep"]
 
 
+@pytest.mark.parametrize("value", ["planning", 5, None], ids=str)
+def test_a_fact_that_can_be_none_leaves_out_its_session_only(
+    turnlog: Any, tmp_path: Path, value: Any
+) -> None:
+    bad = [*chat("b", 1), {"session": "b", "sequence": 1, "kind": "facts"}]
+    bad[1]["body"] = {"set": {"status": value}}
+    ours = write(tmp_path / "x.jsonl", [*chat("a", 2), *bad, *chat("c", 2)])
+    outcome = turnlog("import", tmp_path / "store", ours, "--json")
+    assert outcome.code == ExitCode.DAMAGED_INPUT
+    assert [damage["line"] for damage in json.loads(outcome.out)["damaged"]] == [4]
+    outcome = turnlog("sessions", tmp_path / "store", "--json")
+    assert outcome.code == ExitCode.OK
+
+
+def test_a_session_whose_facts_are_none_can_be_erased(
+    turnlog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    with Store.open(store) as opened, monkeypatch.context() as patch:
+        patch.setattr("engine.drafting.check_facts", lambda facts, root: None)
+        for name, body in (("a", {"status": 5}), ("held", {"status": 5, "hold": ["case"]})):
+            opened.load([{"session": name, "sequence": 0, "kind": "facts", "body": {"set": body}}])
+    assert turnlog("sessions", store).code == ExitCode.OK
+    assert turnlog("erase", store, "a", "--yes").code == ExitCode.OK
+    assert turnlog("erase", store, "held", "--yes").code == ExitCode.NEGATIVE
+    assert turnlog("erase", store, "held", "--yes", "--force").code == ExitCode.OK
+
+
 @pytest.mark.parametrize("place", ["nothing", "empty-folder"])
 @pytest.mark.parametrize(
     "content",

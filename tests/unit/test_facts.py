@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from engine import Facts, Label, SessionLink, Store
+from engine.export import escape
+from engine.retention import RetentionPolicy
+from engine.variables import store_value
 from eventlog.errors import (
+    CorruptionError,
+    DamagedInputError,
     FormatVersionError,
     InvalidNameError,
     SessionNotFoundError,
@@ -309,3 +314,89 @@ def test_facts_as_of_any_sequence_equal_those_told_then(checked_store: Open, see
         assert call.at(sequence).facts == facts, sequence
     store.rebuild()
     assert call.facts == seen[-1]
+
+
+NO_FACTS: list[dict[str, Any]] = [
+    *[{"set": {key: 7}} for key in ("title", "user_id", "account_id", "agent_id", "workspace")],
+    {"set": {"user_id": ["x"]}},
+    *[
+        {"set": {key: value}}
+        for key in ("status", "summary")
+        for value in (None, 5, "ab", ["a"], [5, None], ["a", None, 1])
+    ],
+    *[
+        {"set": {key: value}}
+        for key in ("parent", "cloned_from")
+        for value in (5, "ab", [], ["s"], [None, 1], ["s", -1], ["s", 0.5], ["s", True])
+    ],
+    *[{"set": {"metadata.k": value}} for value in (3, None, [1, 2], {"a": 1})],
+    *[{"set": {key: True}} for key in ("label.x.y", "label.5", "label.-1.y", "label.01.y")],
+    {"set": {f"label.{2**63}.y": True}},
+    {"append": {"metadata.k": 3}},
+    {"append": {"label.": True}},
+]
+NO_NAMES: list[dict[str, Any]] = [
+    {"set": {"user_id": ""}},
+    {"set": {"status": ["", None]}},
+    {"set": {"parent": ["", None]}},
+    {"set": {"label..": True}},
+    {"set": {"related.": True}},
+    {"set": {"metadata.": [1]}},
+    {"set": {"related.x": 1}},
+    {"set": {"alias.x": None}},
+]
+
+
+@pytest.mark.parametrize("body", NO_FACTS + NO_NAMES, ids=str)
+def test_what_can_be_no_fact_is_not_loaded(store: Store, body: dict[str, Any]) -> None:
+    with pytest.raises(DamagedInputError, match="load:1:"):
+        store.load([{"session": "a", "sequence": 0, "kind": "facts", "body": body}])
+    assert not store.session("a").exists
+
+
+@pytest.mark.parametrize("is_line", [False, True])
+def test_a_base_holds_no_fact_that_can_be_none(store: Store, is_line: bool) -> None:
+    kept = store_value("status", "planning", 1, 0)
+    base = {"last": 0, "facts": [[kept.key, kept.data, kept.fixes, 1, 0]]}
+    line: dict[str, Any] = {"session": "a", "sequence": 1, "kind": "message", "body": {}}
+    line |= {"opening": {}, "base": escape(base)}
+    if is_line:
+        line = {"session": "a", "sequence": 0, "kind": "base", "body": escape(base)}
+    with pytest.raises(DamagedInputError, match=r"facts\.status"):
+        store.load([line])
+    assert not store.session("a").exists
+
+
+def test_keys_that_this_release_does_not_know_are_loaded_and_left_out(store: Store) -> None:
+    body = {"set": {"later": 5, "odd.x": None, "label": 3, "metadata": 1}}
+    store.load([{"session": "a", "sequence": 0, "kind": "facts", "body": body}])
+    assert store.session("a").facts == Facts()
+
+
+@pytest.mark.parametrize("body", NO_FACTS, ids=str)
+def test_a_fact_that_was_stored_and_is_none_harms_its_session_alone(
+    checked_store: Open, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As releases did that looked at keys alone."""
+    store = checked_store()
+    store.session("good", user_id="u").set_status("x").result()
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.drafting.check_facts", lambda facts, root: None)
+        lines: list[dict[str, Any]] = [
+            {"session": "bad", "sequence": 0, "kind": "message", "body": {"n": 0}},
+            {"session": "bad", "sequence": 1, "parent": None, "kind": "facts", "body": body},
+        ]
+        lines[0]["opening"] = {"user_id": "u"}
+        store.load(lines)
+    bad = store.session("bad")
+    for read in (bad.info, lambda: bad.facts, lambda: bad.at(1).facts):
+        with pytest.raises(CorruptionError, match="fact"):
+            read()
+    assert bad.history() == [{"n": 0}]
+    for wanted in ({}, {"user_id": "u"}, {"status": "x"}):
+        assert [each.name for each in store.sessions(**wanted).sessions] == ["good"]
+    report = store.apply_retention(RetentionPolicy(max_total_bytes=0), dry_run=True)
+    assert [each.session for each in report.damaged] == ["bad"]
+    assert [each.session for each in report.deleted] == ["good"]
+    assert sorted(each.session for each in store.erase_user("u")) == ["bad", "good"]
+    assert store.sessions().sessions == []

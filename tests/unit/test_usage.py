@@ -13,6 +13,7 @@ import pytest
 from engine import (
     AppendConflictError,
     CorruptionError,
+    DamagedInputError,
     FormatVersionError,
     IdempotencyConflictError,
     InvalidMessageError,
@@ -20,7 +21,10 @@ from engine import (
     TrimmedError,
     UsageError,
 )
-from engine.usage import COUNTERS, Usage
+from engine.export import escape
+from engine.usage import Usage
+from engine.usagebody import COUNTERS
+from engine.variables import store_value
 from tests import old_store
 from tests.unit.belongings import HANG_S, USER, copy, fill, told
 
@@ -215,13 +219,17 @@ def test_usage_belongs_to_an_event_of_the_history(store: Store, event: Any) -> N
         {"seconds": -0.5},
         {"cost": "1"},
         {"cost": float("inf")},
+        {"cost": float("nan")},
+        {"cost": 1.7e308},
+        {"cost": 2**63 + 1},
+        {"seconds": 10**400},
         {"model": ""},
         {"user_id": 7},
         {"event": -1},
         {"event": 0.5},
         {"extra": [1]},
     ],
-    ids=str,
+    ids=lambda wrong: repr(wrong)[:60],
 )
 def test_senseless_usage_is_refused_at_once(store: Store, wrong: dict[str, Any]) -> None:
     with pytest.raises((UsageError, InvalidMessageError)):
@@ -299,12 +307,82 @@ def test_days_are_those_of_the_log(store: Store) -> None:
     }
 
 
-def test_lines_that_no_call_wrote_are_damage_and_nothing_else(store: Store) -> None:
-    body = {"append": {"": {"input_tokens": 1}}}
-    store.load([{"session": "a", "sequence": 0, "kind": "usage", "body": body}])
-    with pytest.raises(CorruptionError):
-        store.session("a").usage()
-    assert store.session("a").state == {} and store.session("a").history() == []
+NO_RECORDS: list[Any] = [
+    5,
+    {"input_tokens": 1},
+    {"scope": ["turn"]},
+    *[
+        {"scope": "turn", name: value}
+        for name, values in {
+            "input_tokens": ("x", -1, 1.5, True, None, 2**53 + 1),
+            "seconds": ("x", -1, True, None, 10**400, 2**63 + 1, float("inf"), float("nan")),
+            "cost": ("1", 1.7e308),
+            "model": (5, ["m"]),
+            "user_id": (7, {}),
+            "extra": ([1], 5),
+        }.items()
+        for value in values
+    ],
+]
+
+
+def loaded(store: Store, record: Any) -> None:
+    body = {"append": {"": record}}
+    store.load([{"session": "bad", "sequence": 0, "kind": "usage", "body": escape(body)}])
+
+
+def short(value: Any) -> str:
+    return repr(value)[:60]
+
+
+@pytest.mark.parametrize("record", NO_RECORDS, ids=short)
+def test_what_can_be_no_record_is_not_loaded(store: Store, record: Any) -> None:
+    with pytest.raises((DamagedInputError, UsageError)):
+        loaded(store, record)
+    assert not store.session("bad").exists
+
+
+STORED: list[Any] = [
+    each for each in NO_RECORDS if type(each) is not dict or each.get("seconds") != 10**400
+] + [{"scope": "turn", "event": "x"}, {"scope": "turn", "branch": [1]}]
+
+
+@pytest.mark.parametrize("record", STORED, ids=short)
+def test_a_record_that_was_stored_and_is_none_is_damage_and_nothing_else(
+    store: Store, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As releases did that did not look at records."""
+    store.session("good").record_usage(input_tokens=1).result(HANG_S)
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.drafting.check_record", lambda record: None)
+        loaded(store, record)
+    for read in (store.session("bad").usage, store.usage):
+        with pytest.raises(CorruptionError, match=r"'bad'.* 0"):
+            read()
+    assert store.session("good").usage().totals.record_count == 1
+    assert store.session("bad").state == {} and store.session("bad").history() == []
+
+
+@pytest.mark.parametrize("is_line", [False, True])
+def test_a_base_holds_no_record_that_can_be_none(store: Store, is_line: bool) -> None:
+    kept = store_value(f"{0:019d}", {"scope": "turn", "input_tokens": "x"}, 1, 0)
+    base = escape({"last": 0, "usage": [[kept.key, kept.data, kept.fixes, 1, 0]]})
+    line: dict[str, Any] = {"session": "bad", "sequence": 1, "kind": "message", "body": {}}
+    line |= {"opening": {}, "base": base}
+    if is_line:
+        line = {"session": "bad", "sequence": 0, "kind": "base", "body": base}
+    with pytest.raises(DamagedInputError, match="input_tokens"):
+        store.load([line])
+    assert not store.session("bad").exists
+
+
+def test_the_largest_amounts_are_summed(store: Store) -> None:
+    call = store.session("a")
+    for _ in range(3):
+        call.record_usage(cost=2**63, seconds=float(2**63), input_tokens=2**53).result(HANG_S)
+    for usage in (call.usage(), store.usage()):
+        assert usage.totals.costs == {"": 3.0 * 2**63}
+        assert usage.totals.seconds == 3.0 * 2**63
 
 
 @pytest.mark.parametrize("frequency", [1, 25])

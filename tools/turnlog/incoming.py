@@ -9,6 +9,7 @@ from typing import Any, Final
 from engine.drafting import draft_event
 from engine.kinds import CONTROLS
 from engine.loading import encode_facts
+from engine.projections import rows_of_base
 from eventlog.errors import TurnlogError, UsageError
 from turnlog import importers, terminal
 
@@ -138,6 +139,7 @@ def refuse_unfit(session: Incoming) -> None:
             ids.add(facts["id"])
         try:
             encode_facts(line.get("opening") or {})
+            rows_of_base(line.get("base"))
             draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
         except UsageError as error:
             raise RefusedError(str(error), number) from error

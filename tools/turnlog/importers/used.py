@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping
 from math import isfinite
 from typing import Any, Final
 
-from engine.usage import AMOUNTS, COUNT_MAX, COUNTERS, NAMES, usage_body
+from engine.usagebody import AMOUNTS, COUNT_MAX, COUNTERS, NAMES, usage_body
 from turnlog.importers.model import ParsedEvent
 from turnlog.importers.tree import id_of
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine import ErasureReceipt, Store
 from engine.export import escape
+from engine.holds import holds_of
 from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
 from eventlog.keys import is_hidden
 from turnlog import terminal
@@ -33,7 +34,7 @@ def run(
     assert name is not None
     with told_of(path), Store.open(path, create=False) as store:
         session = store.tenant(tenant).session(name)
-        held = session.facts.holds
+        held = holds_of(session)
         if held and not force:
             raise ConflictError(
                 f"session {terminal.quote(name)} is held: {terminal.quote(held[0])}",

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from engine import ConflictError, CorruptionError, RetentionPolicy, Store, UsageError, artifacts
+from engine import (
+    ConflictError,
+    CorruptionError,
+    DamagedInputError,
+    RetentionPolicy,
+    Store,
+    UsageError,
+    artifacts,
+)
 from eventlog.limits import TIME_MAX
 
 Open = Callable[..., Store]
@@ -86,10 +94,13 @@ def test_no_fact_that_is_loaded_breaks_the_listing_of_its_tenant(store: Store, k
     store.session("good", user_id="u").append({"role": "user", "content": "hi"}).result()
     values = [each for each in PLAIN if type(each) is not bytes]
     values += [[1, 2], ["a", None], ["a", 2], ["a", "b"], ["a", 1, 2], [None, None]]
-    names = [f"bad {number}" for number in range(len(values))]
-    for name, value in zip(names, values, strict=True):
+    names = []
+    for number, value in enumerate(values):
         body = {"set": {key: value}}
-        store.load([{"session": name, "sequence": 0, "kind": "facts", "body": body}])
+        with suppress(DamagedInputError):  # also its session is not made then
+            name = f"bad {number}"
+            store.load([{"session": name, "sequence": 0, "kind": "facts", "body": body}])
+            names.append(name)
     for name in names:
         bad = store.session(name)
         assert bad.facts == bad.at(0).facts
@@ -117,10 +128,10 @@ def test_an_amount_whose_sums_are_no_numbers_is_refused(
     for _ in range(2):
         with pytest.raises(UsageError, match=name):
             call.record_usage(**{name: amount})
-        call.record_usage(**{name: 1e100}).result()
+        call.record_usage(**{name: 2**63}).result()
     assert store.usage() == replace(call.usage(), by_branch={}, records=[])
     totals = call.usage().totals
-    assert {"seconds": totals.seconds, "cost": totals.costs.get("")}[name] == 2e100
+    assert {"seconds": totals.seconds, "cost": totals.costs.get("")}[name] == 2.0**64
 
 
 @pytest.mark.parametrize(
@@ -136,9 +147,10 @@ def test_an_amount_whose_sums_are_no_numbers_is_refused(
 def test_a_loaded_record_is_summed_or_damage(store: Store, told: dict[str, Any]) -> None:
     """A loaded record of another shape raised TypeError and others from all sums over it."""
     line = {"session": "a", "sequence": 0, "kind": "usage", "recorded_us": TIME_MAX}
-    store.load([{**line, "body": {"append": {"": {"scope": "turn", **told}}}}])
-    facts = {"set": {"user_id": ["u"]}}
-    store.load([{"session": "a", "sequence": 1, "kind": "facts", "body": facts}])
+    try:
+        store.load([{**line, "body": {"append": {"": {"scope": "turn", **told}}}}])
+    except DamagedInputError:
+        return
     try:
         used = store.session("a").usage()
     except CorruptionError:
