@@ -126,7 +126,10 @@ class Documents(DocumentsAt):
             text: Any text, also an empty one; kept exactly.
             expected_version: ``Document.version`` that it must have, -1 for a name that must not be
                 taken; None writes in any case.
-            idempotency_key: See ``Session.append``.
+            idempotency_key: See ``Session.append``. The event also takes away the appends that are
+                there, and they are part of what the key stands for: a repetition raises
+                ``IdempotencyConflictError`` when other appends are there by then, and also when the
+                write itself took some away. Then ``read`` tells whether the first one arrived.
             wait: See ``Session.append``.
 
         The ack's ``first`` is the new version; it raises ``AppendConflictError`` when the document
@@ -159,7 +162,7 @@ class Documents(DocumentsAt):
             name: See ``write``; so are all others.
             text: See ``write``.
             expected_version: See ``write``.
-            idempotency_key: See ``write``.
+            idempotency_key: See ``Session.append``; a repetition is stored once.
             wait: See ``write``.
         """
         digest = _checked(name, text)

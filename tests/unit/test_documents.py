@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from engine import (
     AppendConflictError,
     DamagedInputError,
+    IdempotencyConflictError,
     InvalidMessageError,
     InvalidNameError,
     Store,
@@ -237,3 +238,16 @@ def test_a_long_name_that_is_no_hidden_one_is_refused(store: Store, name: str) -
     line = {"session": name, "sequence": 0, "kind": "message", "body": USER}
     with pytest.raises(DamagedInputError):
         store.load([line])
+
+
+def test_a_key_of_a_write_stands_for_the_appends_that_it_takes_away_too(store: Store) -> None:
+    """As the docstring of ``write`` says; an append with a key can be repeated in any case."""
+    documents = store.session("a").documents
+    for _ in range(2):
+        documents.write("N", "W", idempotency_key="first").result()
+        documents.append("M", "a", idempotency_key="m").result()
+    documents.append("N", "a").result()
+    documents.write("N", "V", idempotency_key="k").result()
+    with pytest.raises(IdempotencyConflictError):
+        documents.write("N", "V", idempotency_key="k").result()
+    assert (documents.read("N"), documents.read("M")) == ("V", "a")

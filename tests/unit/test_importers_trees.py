@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from turnlog import importers
 from turnlog.importers import Damage, Mend, ParsedEvent, ParsedSession
 from turnlog.importers.tree import Node, Tree, grow
+from turnlog.importers.used import amount_of
 
 
 def tree_of(*parents: tuple[str | None, str | None]) -> Tree:
@@ -565,3 +566,13 @@ def test_records_of_another_shape_raise_nothing(tmp_path: Path, form: str, value
         assert isinstance(item, ParsedSession | Damage)
         if isinstance(item, ParsedSession):
             assert all(isinstance(mend, Mend) for mend in item.mends)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [10**400, 1.7e308, 2**63 + 1, float("nan"), -1, "1", True],
+    ids=lambda cost: repr(cost)[:20],
+)
+def test_an_amount_that_no_store_takes_is_left_out(cost: Any) -> None:
+    assert amount_of({"cost": cost}, "cost") is None
+    assert amount_of({"cost": 2**63}, "cost") == 2**63

@@ -14,10 +14,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from math import isfinite
 from typing import Any, Final
 
-from engine.usagebody import AMOUNTS, COUNT_MAX, COUNTERS, NAMES, usage_body
+from engine.usagebody import AMOUNT_MAX, AMOUNTS, COUNT_MAX, COUNTERS, NAMES, usage_body
 from turnlog.importers.model import ParsedEvent
 from turnlog.importers.tree import id_of
 
@@ -89,7 +88,7 @@ def count_of(record: object, *path: str) -> int | None:
 def amount_of(record: object, *path: str) -> float | None:
     """An amount within a record, likewise."""
     found = _within(record, path)
-    is_amount = type(found) in (int, float) and isfinite(found) and found >= 0
+    is_amount = type(found) in (int, float) and 0 <= found <= AMOUNT_MAX
     return found if is_amount else None
 
 
