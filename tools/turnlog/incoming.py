@@ -138,7 +138,8 @@ def refuse_unfit(session: Incoming) -> None:
             ids.add(facts["id"])
         try:
             encode_facts(line.get("opening") or {})
-            draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
+            body, parent = facts.pop("body"), line["parent"]
+            draft_event(line["kind"], body, **facts, parent=parent, loading=True)
         except UsageError as error:
             raise RefusedError(str(error), number) from error
 
