@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from engine import (
     ConflictError,
@@ -21,6 +23,7 @@ from engine import (
     artifacts,
 )
 from eventlog.limits import TIME_MAX
+from turnlog.cli import app
 
 Open = Callable[..., Store]
 
@@ -205,3 +208,52 @@ def test_what_is_loaded_beside_a_history_is_read_or_damage(
         with suppress(CorruptionError, ConflictError, UsageError):
             read()
     assert call.clone("copy").history() == call.history()
+
+
+@pytest.mark.parametrize("move", ["checkout", "root", "fork", "name", "link", "belonging", "purge"])
+def test_whatever_a_session_did_with_branches_is_imported(
+    checked_store: Open, store_path: Path, tmp_path: Path, move: str
+) -> None:
+    """The command line left out each session with a move of its head, its own exports included.
+
+    "a head_move needs the parent that becomes the head": so also ChatGPT's trees, where
+    somebody had gone back.
+    """
+    store = checked_store()
+    call = store.session("call")
+    call.append_many([{"role": "user", "content": str(number)} for number in range(4)]).result()
+    {
+        "checkout": lambda: call.checkout(1),
+        "root": lambda: call.checkout(None),
+        "fork": lambda: call.fork(2, name="fork"),
+        "name": lambda: call.name_branch("name", 1),
+        "link": lambda: call.link(3, [0, 1]),
+        "belonging": lambda: call.artifacts.write("a", "text", event=1),
+        "purge": lambda: call.purge(3),
+    }[move]().result()
+    call.append({"role": "user", "content": "after"}).result()
+    call.checkout(3).result()
+    lines, copy = tmp_path / "lines.jsonl", tmp_path / "copy"
+    lines.write_text("".join(f"{line}\n" for line in store.export_lines(store.read())))
+    done = CliRunner().invoke(app, ["import", str(copy), str(lines)])
+    assert (done.exit_code, done.stderr) == (0, "")
+    loaded = checked_store(copy).session("call")
+    assert [event.body for event in loaded.path_events()] == [
+        event.body for event in call.path_events()
+    ]
+    assert [branch[:5] for branch in loaded.branches()] == [
+        branch[:5] for branch in call.branches()
+    ]
+
+
+def test_a_foreign_tree_whose_head_is_its_root_is_imported(tmp_path: Path) -> None:
+    """As above, of a tree as its own program wrote it."""
+    nodes = {
+        key: {"parent": parent, "message": {"author": {"role": "user"}, "content": key}}
+        for key, parent in (("a", None), ("b", "a"))
+    }
+    chats = [{"conversation_id": "c", "current_node": "a", "mapping": nodes}]
+    source = tmp_path / "conversations.json"
+    source.write_text(json.dumps(chats))
+    done = CliRunner().invoke(app, ["import", str(tmp_path / "copy"), str(source)])
+    assert (done.exit_code, done.stderr) == (0, "")

@@ -140,7 +140,8 @@ def refuse_unfit(session: Incoming) -> None:
         try:
             encode_facts(line.get("opening") or {})
             rows_of_base(line.get("base"))
-            draft_event(line["kind"], facts.pop("body"), **facts, loading=True)
+            body, parent = facts.pop("body"), line["parent"]
+            draft_event(line["kind"], body, **facts, parent=parent, loading=True)
         except UsageError as error:
             raise RefusedError(str(error), number) from error
 
