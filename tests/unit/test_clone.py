@@ -176,7 +176,7 @@ def test_what_was_used_stays_with_the_original(store: Store) -> None:
     """What a clone did not spend must not be counted a second time."""
     call = store.session("source")
     call.append({}).result()
-    call._change(Space.USAGE, {"turn": 1}).result()
+    call.record_usage(input_tokens=1).result()
     call._change(Space.RUNS, {"r": 1}).result()
     kinds = [event.kind for event in call.clone("copy").events()]
     assert kinds == ["message", "runs", "facts"]
