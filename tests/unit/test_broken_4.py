@@ -272,3 +272,31 @@ def test_a_session_purged_while_it_had_no_head_is_loaded(
     copy.load([json.loads(line) for line in store.export_lines(store.read())])
     loaded = copy.session("call")
     assert loaded.branches() == call.branches() and loaded.history() == call.history()
+
+
+@pytest.mark.parametrize("move", ["fork", "checkout", "none"])
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_a_purged_tree_whose_head_went_back_is_loaded_as_it_is(
+    checked_store: Open, tmp_path: Path, move: str, first: int
+) -> None:
+    """A copy of a purged session, whose head had moved below the purge, had other branches.
+
+    Its export told the head of now in place of that at the purge, so what followed was put on
+    branches that there never were; other trees could not be loaded at all.
+    """
+    store = checked_store()
+    call = store.session("call")
+    for number, parent in enumerate((None, None, 0, 1, 2, 3)):
+        call.append({"role": "user", "content": str(number)}, parent=parent).result()
+    {
+        "fork": lambda: call.fork(1),
+        "checkout": lambda: call.checkout(1),
+        "none": lambda: call.checkout(None),
+    }[move]().result()
+    call.purge(first).result()
+    copy = checked_store(tmp_path / "copy")
+    lines = list(store.export_lines(store.read()))
+    copy.load([json.loads(line) for line in lines])
+    loaded = copy.session("call")
+    assert loaded.branches() == call.branches() and loaded.head == call.head
+    assert list(copy.export_lines(copy.read())) == lines
