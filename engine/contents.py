@@ -212,11 +212,12 @@ class Beginnings:
             opening = opening_of(past.row, number)
         if base is None or newest is None:
             return Preface(opening, None)
-        # Where no public event is left, none tells by its parent what the head is.
-        head = {"head": facts.head} if facts.head < sequence else {}
         followed = self._followed(name, sequence) if past.view.branches else {}
         tree = tree_in(newest.body)
-        return Preface(opening, {**whole_base(base), **tree, **head, **followed})
+        if not tree and facts.head < sequence:
+            # It does not tell the head, and no public event is left that does by its parent.
+            tree["head"] = facts.head
+        return Preface(opening, {**whole_base(base), **tree, **followed})
 
     def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
         """The purged events that others follow, and their branches, which only those tell."""

@@ -84,6 +84,7 @@ class _Arrival:
         self.following = 0
         self.first = 0  # events below it were purged
         self.begin: int | None = None  # the head below it, where that is not known yet None
+        self.is_begun = False  # whether a public event followed it
         self.base: Mapping[str, Any] | None = None  # what those added up to
         self.followed: dict[int, int] = {}  # branches of events among them that others follow
         self.opening = opening
@@ -246,8 +247,10 @@ class Loader:
             self._skipped += 1
             return
         is_public = kind_code(event["kind"], loading=True) < CONTROL
-        if arrival.first and arrival.begin is None and is_public and not arrival.stored:
-            arrival.begin = arrival.head = event["parent"]
+        if arrival.first and not arrival.is_begun and is_public and not arrival.stored:
+            arrival.is_begun = True
+            if arrival.begin is None and event["parent"] != -1:  # which a head of none tells
+                arrival.begin = arrival.head = event["parent"]
         parent = self._parent_of(event, arrival)
         if arrival.first and not arrival.stored:
             self._store._require_version(2, "a session whose beginning was purged")

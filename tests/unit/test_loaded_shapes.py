@@ -257,3 +257,58 @@ def test_a_foreign_tree_whose_head_is_its_root_is_imported(tmp_path: Path) -> No
     source.write_text(json.dumps(chats))
     done = CliRunner().invoke(app, ["import", str(tmp_path / "copy"), str(source)])
     assert (done.exit_code, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("is_branched", [False, True])
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_session_purged_while_it_had_no_head_is_loaded(
+    checked_store: Open, tmp_path: Path, is_branched: bool, is_after: bool
+) -> None:
+    """A purged session whose head was none, and whose next event is a root, could not be loaded.
+
+    The commit failed with an error of struct: StoreUnavailableError, each time.
+    """
+    store = checked_store()
+    call = store.session("call")
+    call.append_many([{"role": "user", "content": str(number)} for number in range(4)]).result()
+    if is_branched:
+        call.append({"role": "user", "content": "branch"}, parent=1).result()
+    call.checkout(None).result()
+    last = call.update_state({"a": 1}).result().last
+    if is_after:
+        call.append({"role": "user", "content": "after"}).result()
+    call.purge(last).result()
+    for text, parent in (("root", -1), ("x", None), ("y", None)):
+        call.append({"role": "user", "content": text}, parent=parent).result()
+    copy = checked_store(tmp_path / "copy")
+    copy.load([json.loads(line) for line in store.export_lines(store.read())])
+    loaded = copy.session("call")
+    assert loaded.branches() == call.branches() and loaded.history() == call.history()
+
+
+@pytest.mark.parametrize("move", ["fork", "checkout", "none"])
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_a_purged_tree_whose_head_went_back_is_loaded_as_it_is(
+    checked_store: Open, tmp_path: Path, move: str, first: int
+) -> None:
+    """A copy of a purged session, whose head had moved below the purge, had other branches.
+
+    Its export told the head of now in place of that at the purge, so what followed was put on
+    branches that there never were; other trees could not be loaded at all.
+    """
+    store = checked_store()
+    call = store.session("call")
+    for number, parent in enumerate((None, None, 0, 1, 2, 3)):
+        call.append({"role": "user", "content": str(number)}, parent=parent).result()
+    {
+        "fork": lambda: call.fork(1),
+        "checkout": lambda: call.checkout(1),
+        "none": lambda: call.checkout(None),
+    }[move]().result()
+    call.purge(first).result()
+    copy = checked_store(tmp_path / "copy")
+    lines = list(store.export_lines(store.read()))
+    copy.load([json.loads(line) for line in lines])
+    loaded = copy.session("call")
+    assert loaded.branches() == call.branches() and loaded.head == call.head
+    assert list(copy.export_lines(copy.read())) == lines
