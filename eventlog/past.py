@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from eventlog import columns
+from eventlog.body import decode_body
 from eventlog.branching import Opening, Stretch, Tip, branch_of, path_to
 from eventlog.branchrows import Rows, opening, sealed_branches
 from eventlog.decoded import HEAD_BYTES, Segment
@@ -25,6 +26,7 @@ from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
 from eventlog.reading import SessionView, read_loose
 from eventlog.record import (
+    BASE,
     CONTROL,
     FLAGS_BYTE,
     HEAD_KIND_BYTE,
@@ -200,6 +202,10 @@ class Past:
             if kind == HEAD_MOVE:
                 parent = make(sequence, Record).parent_word
                 return None if parent == NO_SEQUENCE else parent
+        if self.first and self.view.branches:
+            told = self._told_by_base()
+            if "head" in told or "branches" in told:
+                return told.get("head")
         if self.first:  # it was purged: the next public event names it
             sequence = stop
             while sequence < self.view.event_count:
@@ -210,6 +216,12 @@ class Past:
                 sequence += 1
             return None if head == NO_SEQUENCE else head
         return None
+
+    def _told_by_base(self) -> dict[str, Any]:
+        """What the newest purge left; the next event of a tree may follow another than the head."""
+        base = self.last_of_kind(BASE, Record)
+        body = None if base is None else decode_body(base.payload, where=base)
+        return body if type(body) is dict and body.get("last") == self.first - 1 else {}
 
     def event(self, sequence: int, factory: Factory[R]) -> R:
         """One event."""

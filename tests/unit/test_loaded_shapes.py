@@ -312,3 +312,35 @@ def test_a_purged_tree_whose_head_went_back_is_loaded_as_it_is(
     loaded = copy.session("call")
     assert loaded.branches() == call.branches() and loaded.head == call.head
     assert list(copy.export_lines(copy.read())) == lines
+
+
+@pytest.mark.parametrize("move", ["append", "checkout", "fork"])
+@pytest.mark.parametrize("is_again", [False, True])
+def test_the_head_before_a_branch_that_opens_after_a_purge(
+    checked_store: Open, tmp_path: Path, move: str, is_again: bool
+) -> None:
+    """After a purge the head before an event was taken to be what that event follows.
+
+    Where it opened a branch, ``at`` told another head and history, a second purge stored that for
+    good, and a copy had another tree.
+    """
+    store = checked_store()
+    call = store.session("call")
+    for number, parent in enumerate((None, 0, 0)):
+        call.append({"role": "user", "content": str(number)}, parent=parent).result()
+    call.update_state({"a": 1}).result()
+    call.update_state({"a": 2}).result()
+    if move == "append":
+        call.append({"role": "user", "content": "more"}, parent=0).result()
+    else:
+        (call.checkout if move == "checkout" else call.fork)(0).result()
+        call.append({"role": "user", "content": "more"}).result()
+    asked = (4,) if is_again else (3, 4)
+    before = [call.at(sequence).head for sequence in asked]
+    call.purge(3).result()
+    if is_again:
+        call.purge(4).result()
+    assert [call.at(sequence).head for sequence in asked] == before == [2] * len(asked)
+    copy = checked_store(tmp_path / "copy")
+    copy.load([json.loads(line) for line in store.export_lines(store.read())])
+    assert copy.session("call").branches() == call.branches()
