@@ -369,15 +369,16 @@ class Projection:
                 event.session,
                 event.sequence,
                 event.kind,
-                f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX],
+                _told(error),
                 count,
                 not stops,
             )
         if not stops:
             return False
-        error.add_note(f"Projection {self.name!r} stopped before position {event.position}.")
-        if is_full:
-            error.add_note(f"It has {letters} dead letters and takes no more; reset it.")
+        with suppress(Exception):  # an error of the application may do what it likes
+            error.add_note(f"Projection {self.name!r} stopped before position {event.position}.")
+            if is_full:
+                error.add_note(f"It has {letters} dead letters and takes no more; reset it.")
         yield from self._save()
         return True
 
@@ -472,6 +473,15 @@ class Projection:
                 work_in_thread(self._release(), self._store, self._ended)
             finally:
                 self._working.release()
+
+
+def _told(error: Exception) -> str:
+    """What a dead letter says of an error, also of one that cannot be printed."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"[:ERROR_CHARACTERS_MAX]
+    except Exception:  # noqa: BLE001  of the application's own text
+        return f"{name}, whose text cannot be told"[:ERROR_CHARACTERS_MAX]
 
 
 def _shown(is_wanted: Callable[[Event], bool] | None) -> Callable[[Event], bool]:

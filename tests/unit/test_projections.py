@@ -271,6 +271,38 @@ def test_retry_tries_again_and_then_records(store: Store, way: str) -> None:
     assert (letter.position, letter.count, letter.is_skipped) == (3, 3, True)
 
 
+class _Mute(Exception):
+    """An error that neither prints nor takes notes."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def add_note(self, note: str, /) -> None:
+        raise RuntimeError("no notes")
+
+
+@pytest.mark.parametrize("on_poison", ["skip", "retry", "stop"])
+def test_an_error_that_cannot_be_printed_is_poison_like_others(
+    store: Store, on_poison: Any
+) -> None:
+    """Its text was asked for, and the projection stood still there for ever."""
+    say(store, 0, 1, 2)
+
+    def apply(event: Event) -> None:
+        if event.body["n"] == 1:
+            raise _Mute
+
+    with store.projection("mute", apply, on_poison=on_poison, retries=1) as projection:
+        if on_poison == "stop":
+            with pytest.raises(_Mute):
+                projection.run_once()
+        else:
+            projection.run_once()
+            assert projection.checkpoint >= 3
+        [letter] = projection.dead_letters()
+        assert letter.error == "_Mute, whose text cannot be told"
+
+
 def test_a_refusal_of_the_environment_is_no_poison(store: Store) -> None:
     """With ``skip`` an event would be left out because a queue was full."""
     say(store, 0, 1)
