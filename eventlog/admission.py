@@ -113,9 +113,12 @@ class Lookups(Protocol):
         """Raise for damage that a removal of a session's events below ``floor`` would meet."""
 
     def version(
-        self, state: SessionState, version: Version, planned: Sequence[tuple[int, bytes]]
+        self, state: SessionState, version: Version, placed: Sequence[tuple[int, bytes]]
     ) -> int:
-        """Sequence of the event that made a row in ``state``, -1 when there is none."""
+        """Sequence of the event that made a row in ``state``, -1 when there is none.
+
+        ``placed`` are the session's events in the plan that no earlier call was given.
+        """
 
     def first(self, state: SessionState) -> int:
         """First sequence of a session that was not purged."""
@@ -149,6 +152,8 @@ class Admission:
         self._id_damage: dict[Ack, CorruptionError] = {}  # why an append's ids are not known
         self._last_places: dict[SessionState, int] = {}
         self._seen = 0  # records of the plan that ``_last_places`` knows
+        self._placed: dict[SessionState, list[tuple[int, bytes]]] = {}  # and not asked for yet
+        self._taken = 0  # records of the plan that went into ``_placed``
         self._linker = Linker(lookups, plan, self._resolve)
 
     def admit(self, batch: list[Ack]) -> None:
@@ -442,6 +447,15 @@ class Admission:
         self._plan.repeated.append(ack)
         return True
 
+    def _placed_since(self, state: SessionState) -> list[tuple[int, bytes]]:
+        """Sequence and stored record of what was placed of a session since this was asked last."""
+        plan = self._plan
+        for place in range(self._taken, len(plan.states)):
+            event = (plan.sequences[place], plan.records[place][1])
+            self._placed.setdefault(plan.states[place], []).append(event)
+        self._taken = len(plan.states)
+        return self._placed.pop(state, [])
+
     def _check_terms(self, terms: Terms, state: SessionState | None) -> None:
         following = 0 if terms.begin is None else terms.begin.first
         if state is not None:
@@ -455,8 +469,9 @@ class Admission:
                     current=head,
                 )
         for version in terms.versions:
-            placed = [] if state is None else self._plan.placed_of(state)
-            current = -1 if state is None else self._lookups.version(state, version, placed)
+            current = -1
+            if state is not None:
+                current = self._lookups.version(state, version, self._placed_since(state))
             if current != version.sequence:
                 raise AppendConflictError(
                     f"version of {version.what} is {current}, not {version.sequence}",

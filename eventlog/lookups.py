@@ -8,7 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from eventlog.absent import require_absent
 from eventlog.ack import Version
@@ -73,6 +74,24 @@ class TenantSecrets:
         return lambda number, caller_id: id_digest(self.secret(tables, number), caller_id)
 
 
+_Versions = dict[tuple[int, bytes], int]  # sequence by projection and subkey, -1 for none
+
+
+@dataclass(slots=True)
+class _Newest:
+    """Versions that loose events of a session make, each event looked at once in a batch.
+
+    Attributes:
+        placed: Of those in the plan.
+        loose: Of those committed, as far back as was asked for.
+        back: The others, newest first.
+    """
+
+    placed: _Versions
+    loose: _Versions
+    back: Iterator[tuple[int, bytes]]
+
+
 class TransactionLookups:
     """The ``admission.Lookups`` of one write transaction."""
 
@@ -86,6 +105,7 @@ class TransactionLookups:
         projections: Sequence[InlineProjection],
     ) -> None:
         self._projections = projections
+        self._newest: dict[SessionState, _Newest] = {}
         self._tables = tables
         self._index = index
         self._secrets = secrets
@@ -137,34 +157,44 @@ class TransactionLookups:
         return sealed_opening(self._tables, number, branch)
 
     def version(
-        self, state: SessionState, version: Version, planned: Sequence[tuple[int, bytes]]
+        self, state: SessionState, version: Version, placed: Sequence[tuple[int, bytes]]
     ) -> int:
         """See ``admission.Lookups``."""
-        found = self._newest(state, version, reversed(planned))
-        if found is None and state.has_controls:
-            found = self._newest(state, version, self._loose_back(state))
+        newest = self._newest.get(state)
+        if newest is None:
+            back = self._loose_back(state) if state.has_controls else iter(())
+            newest = self._newest[state] = _Newest({}, {}, back)
+        for sequence, value in placed:
+            newest.placed.update(self._versions_in(state, sequence, value))
+        wanted = (version.projection, version.subkey)
+        found = newest.placed.get(wanted)
+        if found is None:
+            found = newest.loose.get(wanted)
+        while found is None and (event := next(newest.back, None)) is not None:
+            for made, sequence in self._versions_in(state, *event).items():
+                newest.loose.setdefault(made, sequence)
+            found = newest.loose.get(wanted)
         if found is not None:
             return found
         key = state_key(state.number, version.projection, version.subkey)
-        value = self._tables.transaction.get(key, db=self._tables.tables["state"])
-        if value is None:
+        row = self._tables.transaction.get(key, db=self._tables.tables["state"])
+        if row is None:
             require_absent(self._tables.transaction, self._tables.tables["state"], "state", key)
             return -1
-        where = f"state {key.hex()}"
-        return self._projection(version).sequence_of(expose(key, value, where))
+        projection = next(each for each in self._projections if each.number == version.projection)
+        return projection.sequence_of(expose(key, row, f"state {key.hex()}"))
 
-    def _newest(
-        self, state: SessionState, version: Version, records: Iterable[tuple[int, bytes]]
-    ) -> int | None:
-        """The version that events made, newest first; None when none of them did."""
-        projection = self._projection(version)
-        for sequence, value in records:
-            if len(value) > KIND_BYTE and value[KIND_BYTE] in projection.kinds:
+    def _versions_in(self, state: SessionState, sequence: int, value: bytes) -> _Versions:
+        """The versions that one stored event makes."""
+        if len(value) <= KIND_BYTE:
+            return {}
+        found: _Versions = {}
+        for projection in self._projections:
+            if value[KIND_BYTE] in projection.kinds:
                 event = decode_record(state.origin, 0, value, Record)
-                changes = projection.changes(event)
-                if version.subkey in changes:
-                    return -1 if changes[version.subkey] is None else sequence
-        return None
+                for subkey, content in projection.changes(event).items():
+                    found[(projection.number, subkey)] = -1 if content is None else sequence
+        return found
 
     def _loose_back(self, state: SessionState) -> Iterator[tuple[int, bytes]]:
         loose = state.loose
@@ -173,9 +203,6 @@ class TransactionLookups:
             value = loose.records[sequence] or self._log.get(loose.positions[place])
             if value is not None:
                 yield sequence, value
-
-    def _projection(self, version: Version) -> InlineProjection:
-        return next(each for each in self._projections if each.number == version.projection)
 
     def _row(self, number: int) -> SessionRow:
         state = self._index.states.get(number)

@@ -96,11 +96,7 @@ class Plan:
 
     def stored(self, state: SessionState) -> Iterator[bytes]:
         """The stored records of a session, in order."""
-        return (
-            value
-            for each, (_, value) in zip(self.states, self.records, strict=True)
-            if each is state
-        )
+        return (value for _, value in self.placed_of(state))
 
     def placed_of(self, state: SessionState) -> list[tuple[int, bytes]]:
         """Sequence and stored record of what was placed of a session, in order."""

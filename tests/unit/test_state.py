@@ -32,10 +32,11 @@ from engine import (
 )
 from engine.fold import Fold
 from engine.session import Session
+from eventlog import lookups
 from tests.format.values import identical
 from tests.model.actors import Workers
 from tests.model.model import Append, New
-from tests.model.staging import HANG_S
+from tests.model.staging import HANG_S, halted
 from tests.unit.belongings import fill
 
 
@@ -793,6 +794,38 @@ def test_a_variable_is_changed_only_if_it_has_the_expected_version(
         call.update_state({"m": 3}, expected={"n": first + 2}).result()
     call.update_state({"m": 3}, expected={"n": -1, "m": -1}).result()
     assert call.state == {"m": 3}
+
+
+def test_the_versions_of_a_batch_look_at_each_event_once(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand changes with a condition, sent at once, held the writer for four seconds."""
+    call = checked_store().session("call")
+    count = 100
+    loose = [call.update_state({f"l{each}": each}) for each in range(count)][-1].result(HANG_S)
+    seen: list[int] = []
+    decode = lookups.decode_record
+
+    def counted(origin: Any, position: int, value: bytes, factory: Any) -> Any:
+        seen.append(position)
+        return decode(origin, position, value, factory)
+
+    monkeypatch.setattr(lookups, "decode_record", counted)
+    with halted("commit.before_begin") as halt:
+        first = call.append({"role": "user"})
+        halt.wait_reached()
+        acks = [
+            call.update_state(
+                {f"k{each}": each}, expected={f"k{each}": -1, f"l{count - 1}": loose.last}
+            )
+            for each in range(count)
+        ]
+        late = call.update_state({"k0": 9}, expected={"k0": -1})
+    first.result(HANG_S)
+    with pytest.raises(AppendConflictError):
+        late.result(HANG_S)
+    assert [ack.result(HANG_S).last for ack in acks] == [count + 1 + each for each in range(count)]
+    assert len(seen) < 5 * count
 
 
 def test_versions_that_cannot_be_fail_at_the_call(checked_store: Callable[..., Store]) -> None:
