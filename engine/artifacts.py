@@ -323,11 +323,7 @@ def content_addresses(
     with store._log.views.past(name) as past:
         current = None if past is None else past.view.origin.number
         if past is None or current != number:
-            raise SessionGoneError(
-                f"session {name[1]!r} was deleted while it was read",
-                expected=number,
-                current=current,
-            )
+            raise SessionGoneError.while_read(name[1], number, current)
         if any([sequence < past.first for sequence, _ in contents]):
             for part in base_parts(past):
                 found.update(zip(part.body.get("contents", ()), part.blobs, strict=False))

@@ -28,8 +28,6 @@ from eventlog.past import Past
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from engine.session import Session
-
 
 class Belongings(Describing):
     """The part of ``Session`` for what belongs to it."""
@@ -41,22 +39,22 @@ class Belongings(Describing):
     @property
     def documents(self) -> Documents:
         """The session's named texts; no I/O."""
-        return Documents(self._itself(), self._folded)
+        return Documents(self._as_session(), self._folded)
 
     @property
     def artifacts(self) -> Artifacts:
         """What tools made in the session; no I/O."""
-        return Artifacts(self._itself(), self._folded)
+        return Artifacts(self._as_session(), self._folded)
 
     @property
     def runs(self) -> Runs:
         """The session's runs; no I/O."""
-        return Runs(self._itself(), self._folded)
+        return Runs(self._as_session(), self._folded)
 
     @property
     def tool_calls(self) -> ToolCalls:
         """The session's tool calls; no I/O."""
-        return ToolCalls(self._itself(), self._folded)
+        return ToolCalls(self._as_session(), self._folded)
 
     def record_usage(
         self,
@@ -119,7 +117,7 @@ class Belongings(Describing):
         """
         given = locals()
         body = usage_body(scope, given)
-        return self._itself()._change(
+        return self._as_session()._change(
             Space.USAGE,
             {},
             append={"": body},
@@ -163,9 +161,6 @@ class Belongings(Describing):
 
     # For the above
 
-    def _itself(self) -> Session:
-        raise NotImplementedError
-
     @property
     def _blobs(self) -> Blobs:
         return Blobs(self._store, self._name[0])
@@ -192,11 +187,7 @@ class Belongings(Describing):
         with self._store._log.views.past(self._name) as past:
             current = None if past is None else past.view.origin.number
             if number not in (None, current):
-                raise SessionGoneError(
-                    f"session {self._name[1]!r} was deleted while it was read",
-                    expected=number,
-                    current=current,
-                )
+                raise SessionGoneError.while_read(self._name[1], number, current)
             if past is None or end is None:
                 return []
             if (is_head or type(leaf) is not int) and end < past.first and not past.view.branches:

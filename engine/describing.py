@@ -290,10 +290,8 @@ class Describing(Branching):
                 if past is None or number not in (None, past.view.origin.number):
                     if number is None:
                         return []
-                    raise SessionGoneError(
-                        f"session {self._name[1]!r} was deleted while it was read",
-                        expected=number,
-                        current=None if past is None else past.view.origin.number,
+                    raise SessionGoneError.while_read(
+                        self._name[1], number, None if past is None else past.view.origin.number
                     )
                 number = past.view.origin.number
                 if following < past.first:  # what was purged is in the base, as far as it is told

@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.boundary import check_compaction
-from engine.facts import check_facts
 from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
-from engine.spaces import SPACES, Space
-from engine.usagebody import check_record
-from engine.variables import appended_key, check_change, decode_variables
+from engine.spaces import SPACES
+from engine.variables import check_change
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
 from eventlog.arguments import whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
 from eventlog.errors import (
-    CorruptionError,
     InvalidMessageError,
     InvalidNameError,
     LimitExceededError,
@@ -51,11 +48,9 @@ from eventlog.record import (
     BELONGS,
     BRANCH_NAME,
     CONTROL,
-    FACTS,
     HEAD_MOVE,
     MESSAGE,
     NO_TIME,
-    USAGE,
     Extension,
     Flag,
     branch_tail,
@@ -176,12 +171,6 @@ def draft_event(
         flags |= _NAMED
     if code in SPACES:
         check_change(body)
-        if loading and code == FACTS:
-            check_stated(body)
-        elif loading and code == USAGE:
-            check_used(body)
-    elif code == BASE and loading:
-        check_kept(body)
     elif code == COMPACTION and not loading:
         past = check_compaction(body) if past is None else past
     if parent is not None:
@@ -253,49 +242,6 @@ def draft_event(
         else whole(parent_branch, "followed", 0, SESSION_BRANCHES_MAX - 1),
         past,
     )
-
-
-def check_used(body: Any) -> None:
-    """Raise for what is loaded as usage and ``record_usage`` cannot have written.
-
-    Raises:
-        UsageError: It is none; says why.
-    """
-    for record in (*body.get("set", {}).values(), *body.get("append", {}).values()):
-        check_record(record)
-
-
-def check_stated(body: Any) -> None:
-    """Raise for a change of facts that no call of a session makes.
-
-    Raises:
-        InvalidMessageError: A fact is not what its key says; names the path.
-    """
-    check_facts(body.get("set", {}), "$.set")
-    appended = body.get("append", {})
-    check_facts({appended_key(key, 0): value for key, value in appended.items()}, "$.append")
-
-
-def check_kept(body: Any) -> None:
-    """Raise for a ``base`` with facts or usage that no call of a session makes.
-
-    Raises:
-        InvalidMessageError: It tells none, or a fact is not what its key says; names the path.
-        UsageError: A record of usage is none.
-    """
-    facts = _kept(body, Space.FACTS)
-    check_facts(facts, f"$.{Space.FACTS.title}")
-    for record in _kept(body, Space.USAGE).values():
-        check_record(record)
-
-
-def _kept(body: Any, space: Space) -> dict[str, Any]:
-    listed = body.get(space.title, []) if type(body) is dict else []
-    try:
-        kept = decode_variables(listed, space.title)
-    except CorruptionError as error:
-        raise InvalidMessageError(str(error), path=f"$.{space.title}") from error
-    return {key: each.value() for key, each in kept.items()}
 
 
 def check_parent(parent: int | str) -> None:

@@ -30,11 +30,7 @@ def last_bodies(log: Log, name: Name, count: int) -> list[Any] | None:
         if found is None:
             return None
         if number is not None and found.number != number:
-            raise SessionGoneError(
-                f"session {name[1]!r} was deleted while it was read",
-                expected=number,
-                current=found.number,
-            )
+            raise SessionGoneError.while_read(name[1], number, found.number)
         number, stop = found.number, found.stop
         left -= found.count
         page = _decoded(found.pieces)

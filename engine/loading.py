@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from engine import aliases
+from engine.arriving import check_arriving
 from engine.blobs import require_blobs
 from engine.contents import ArrivingContents, is_content, line_to_content
 from engine.drafting import draft_event, encode_opening, make_ack
@@ -256,6 +257,7 @@ class Loader:
             self._store._require_version(2, "a session whose beginning was purged")
         if event["kind"] in SECOND or parent is not None:
             self._store._require_version(2, f"events of kind {event['kind']}")
+        check_arriving(event["kind"], event["body"])
         draft = draft_event(
             event["kind"],
             event["body"],
@@ -291,9 +293,7 @@ class Loader:
         """What an event's draft follows: None for the head, -1 for nothing."""
         parent: int | None = event["parent"]
         code = kind_code(event["kind"], loading=True)
-        if code == HEAD_MOVE:
-            return parent
-        if code == BRANCH_NAME:
+        if code in (HEAD_MOVE, BRANCH_NAME):
             return parent
         if code >= CONTROL and code not in BELONGS:
             if parent is not None:

@@ -102,10 +102,10 @@ class PathScan:
         while stop:
             with self._log.views.past(self._name) as past:
                 if past is None or past.view.origin.number != self.number:
-                    raise SessionGoneError(
-                        f"session {self._name[1]!r} was deleted while it was read",
-                        expected=self.number,
-                        current=None if past is None else past.view.origin.number,
+                    raise SessionGoneError.while_read(
+                        self._name[1],
+                        self.number,
+                        None if past is None else past.view.origin.number,
                     )
                 found, stop = read_back(past, self._path, stop, count, Event)
             yield from found

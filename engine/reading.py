@@ -88,11 +88,7 @@ class SessionPager:
                 return []
             events, following, number = page
             if self._number is not None and number != self._number:
-                raise SessionGoneError(
-                    f"session {self._name[1]!r} was deleted while it was read",
-                    expected=self._number,
-                    current=number,
-                )
+                raise SessionGoneError.while_read(self._name[1], self._number, number)
             self._number = number
             if following == self.following:
                 return []
@@ -131,11 +127,7 @@ class PathPager:
             if past is None or self.number not in (None, number):
                 if self.number is None:
                     return []
-                raise SessionGoneError(
-                    f"session {self._name[1]!r} was deleted while it was read",
-                    expected=self.number,
-                    current=number,
-                )
+                raise SessionGoneError.while_read(self._name[1], self.number, number)
             self.number = number
             if self._path is None:
                 self._path = path_of(past, self.leaf)

@@ -88,9 +88,6 @@ class Session(Holding, UpTo):
     def __repr__(self) -> str:
         return f"Session({self.name!r}, tenant={self.tenant!r})"
 
-    def _itself(self) -> Session:
-        return self
-
     # Writing
 
     def create(self) -> Ack:

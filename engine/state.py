@@ -7,7 +7,7 @@ Invariants:
        between its event and them, or from the ``base`` that a purge left; events before that are
        not read.
     3. No transaction is held for more than ``STATE_PAGE_EVENTS`` events that change something and
-       one segment.
+       one segment, or for the rows of the session: those are of one moment, and read in one.
 """
 
 from __future__ import annotations
@@ -75,10 +75,8 @@ def read_fold(
 
 
 def _gone(name: Name, number: int, past: Past | None) -> SessionGoneError:
-    return SessionGoneError(
-        f"session {name[1]!r} was deleted while it was read",
-        expected=number,
-        current=None if past is None else past.view.origin.number,
+    return SessionGoneError.while_read(
+        name[1], number, None if past is None else past.view.origin.number
     )
 
 

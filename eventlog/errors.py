@@ -158,6 +158,19 @@ class SessionGoneError(ConflictError):
 
     default_hint = "Start a new session; ids of the deleted one stay invalid."
 
+    @classmethod
+    def while_read(cls, session: str, number: int | None, current: int | None) -> SessionGoneError:
+        """What ends a read of several steps.
+
+        Args:
+            session: The session's name.
+            number: Number of the incarnation that was read.
+            current: Number of the one that has the name now; None when there is none.
+        """
+        return cls(
+            f"session {session!r} was deleted while it was read", expected=number, current=current
+        )
+
 
 class SessionNotFoundError(ConflictError):
     """No session of that name exists."""

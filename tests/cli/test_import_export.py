@@ -484,7 +484,7 @@ def test_a_session_whose_facts_are_none_can_be_erased(
 ) -> None:
     store = tmp_path / "store"
     with Store.open(store) as opened, monkeypatch.context() as patch:
-        patch.setattr("engine.drafting.check_facts", lambda facts, root: None)
+        patch.setattr("engine.arriving.check_facts", lambda facts, root: None)
         for name, body in (("a", {"status": 5}), ("held", {"status": 5, "hold": ["case"]})):
             opened.load([{"session": name, "sequence": 0, "kind": "facts", "body": {"set": body}}])
     assert turnlog("sessions", store).code == ExitCode.OK

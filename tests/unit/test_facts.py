@@ -381,7 +381,7 @@ def test_a_fact_that_was_stored_and_is_none_harms_its_session_alone(
     store = checked_store()
     store.session("good", user_id="u").set_status("x").result()
     with monkeypatch.context() as patch:
-        patch.setattr("engine.drafting.check_facts", lambda facts, root: None)
+        patch.setattr("engine.arriving.check_facts", lambda facts, root: None)
         lines: list[dict[str, Any]] = [
             {"session": "bad", "sequence": 0, "kind": "message", "body": {"n": 0}},
             {"session": "bad", "sequence": 1, "parent": None, "kind": "facts", "body": body},

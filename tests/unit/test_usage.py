@@ -354,7 +354,7 @@ def test_a_record_that_was_stored_and_is_none_is_damage_and_nothing_else(
     """As releases did that did not look at records."""
     store.session("good").record_usage(input_tokens=1).result(HANG_S)
     with monkeypatch.context() as patch:
-        patch.setattr("engine.drafting.check_record", lambda record: None)
+        patch.setattr("engine.arriving.check_record", lambda record: None)
         loaded(store, record)
     for read in (store.session("bad").usage, store.usage):
         with pytest.raises(CorruptionError, match=r"'bad'.* 0"):

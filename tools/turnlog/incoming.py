@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from engine.arriving import check_arriving
 from engine.drafting import draft_event
 from engine.kinds import CONTROLS
 from engine.loading import encode_facts
@@ -141,6 +142,7 @@ def refuse_unfit(session: Incoming) -> None:
             encode_facts(line.get("opening") or {})
             rows_of_base(line.get("base"))
             body, parent = facts.pop("body"), line["parent"]
+            check_arriving(line["kind"], body)
             draft_event(line["kind"], body, **facts, parent=parent, loading=True)
         except UsageError as error:
             raise RefusedError(str(error), number) from error
