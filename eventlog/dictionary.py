@@ -70,6 +70,7 @@ class DictionaryRow:
         payload_bytes: What they were compressed to with it.
         sessions: Numbers of the sessions that it was trained on, rising.
         data: The dictionary, in zstd's format.
+        firsts: First sequence that each of them had then; nothing when none of them was purged yet.
     """
 
     tenant_number: int
@@ -77,6 +78,7 @@ class DictionaryRow:
     payload_bytes: int
     sessions: tuple[int, ...]
     data: bytes
+    firsts: tuple[int, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -93,7 +95,7 @@ class DictionaryRow:
             len(self.sessions),
             len(self.data),
         )
-        numbers = b"".join([_NUMBER.pack(number) for number in self.sessions])
+        numbers = b"".join([_NUMBER.pack(number) for number in self.sessions + self.firsts])
         return protect(key, head + numbers + self.data)
 
     @classmethod
@@ -108,21 +110,23 @@ class DictionaryRow:
         if len(rest) < _HEAD.size:
             raise CorruptionError("row is too short", where=where)
         tenant_number, digest, content, payload, count, size = _HEAD.unpack_from(rest)
-        start = _HEAD.size + count * _NUMBER.size
+        start = len(rest) - size
+        has_firsts = start == _HEAD.size + 2 * count * _NUMBER.size
         if (
-            len(rest) != start + size
+            not (has_firsts or start == _HEAD.size + count * _NUMBER.size)
             or not 1 <= count <= DICTIONARY_SESSIONS_MAX
             or not 1 <= size <= DICTIONARY_BYTES_MAX
             or not 1 <= payload <= content
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
-        sessions = tuple([number for (number,) in _NUMBER.iter_unpack(rest[_HEAD.size : start])])
+        numbers = tuple([number for (number,) in _NUMBER.iter_unpack(rest[_HEAD.size : start])])
+        sessions, firsts = numbers[:count], numbers[count:]
         if any([before >= after for before, after in zip(sessions, sessions[1:], strict=False)]):
             raise CorruptionError("row has sessions in another order", where=where)
         data = rest[start:]
         if digest_of(data) != digest:
             raise CorruptionError("digest does not match", where=where)
-        return cls(tenant_number, content, payload, sessions, data)
+        return cls(tenant_number, content, payload, sessions, data, firsts)
 
 
 def dictionary_key(number: int) -> bytes:

@@ -2,7 +2,8 @@
 
 A dictionary holds sentences of the sessions that it was trained on. Once one of those was deleted,
 or a part of it purged, the dictionary goes too, and what names it is written again: with another
-one of the tenant that nothing was removed of, or with none. The tenant's next sealing trains anew.
+one of the tenant that nothing was removed of, or with none. A new one was trained by then, if there
+is enough to learn from (``settling``).
 
 All others are compressed harder than there is time for beside appends, and with the newest
 dictionary of their tenant, which those from before it was trained do not have.
@@ -52,6 +53,7 @@ class Recoding:
     ) -> None:
         self.stale = stale
         self.fresh = fresh
+        self.dictionaries = {**(others or {}), **stale}
         self._known = {**(others or {}), **{each.number: each for each in fresh.values()}}
         self._tenant_of = tenant_of
         self._named: set[int] = set()  # by the segments written so far
@@ -122,7 +124,9 @@ def recoding_of(tables: ReadTables) -> Recoding:
             found = Dictionary(key[0], DictionaryRow.decode(key, value), level=REWRITE_LEVEL)
         except CorruptionError:
             continue
-        if any([_has_gone(tables, number) for number in found.row.sessions]):
+        firsts = found.row.firsts or (0,) * len(found.row.sessions)
+        trained_on = zip(found.row.sessions, firsts, strict=True)
+        if any([_has_gone(tables, number, first) for number, first in trained_on]):
             stale[found.number] = found
         else:
             others[found.number] = fresh[found.row.tenant_number] = found
@@ -143,10 +147,13 @@ def _tenants_of(tables: ReadTables) -> TenantOf:
     return tenant_of
 
 
-def _has_gone(tables: ReadTables, number: int) -> bool:
-    """Whether events of a session were removed, or may have been (invariant 3)."""
+def _has_gone(tables: ReadTables, number: int, first: int) -> bool:
+    """Whether events of a session were removed from a sequence on, or may have been.
+
+    See invariant 4.
+    """
     try:
         row = tables.load_row(number)
     except CorruptionError:
         return True
-    return row.is_gone or row.first > 0
+    return row.is_gone or row.first > first

@@ -7,8 +7,8 @@ Invariants:
     1. The helper holds no read transaction for longer than ``SESSIONS_TOGETHER`` sessions take, and
        lets the GIL go between them; zstd trains without it. There is one helper a process.
     2. What a dictionary is judged by are segments that it was not trained on. One that gains less
-       than ``GAIN_SHARE`` over what is in use is not stored, and each training of a tenant doubles
-       what has to be sealed before its next.
+       than its aim asks for over what is in use is not stored, and each training of a tenant
+       beside appends doubles what has to be sealed before its next.
     3. Nothing is stored when a session was deleted or purged since the samples were read, nor when
        another process stored one for the same tenant.
     4. A dictionary that is damaged is not used for new segments; it stops nobody from sealing.
@@ -18,20 +18,22 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from lmdb import Error as LmdbError
+from xxhash import xxh3_64_intdigest
 
 from eventlog import columns
 from eventlog.decoded import Segment
 from eventlog.dictionary import Dictionary, DictionaryRow, compressed_bytes, train
 from eventlog.errors import CorruptionError, TurnlogError
 from eventlog.failpoints import fp
-from eventlog.keys import U64_MAX
+from eventlog.keys import U64, U64_MAX
 from eventlog.limits import (
     DICTIONARIES_AGAIN_MAX,
     DICTIONARIES_MAX,
@@ -50,12 +52,34 @@ from eventlog.tables import ReadTables, WriteTables
 from eventlog.tasks import Task
 
 FALL_SHARE: Final = 10  # a ratio that fell by a tenth is worth a new dictionary
-GAIN_SHARE: Final = 20  # it has to save a twentieth
 JUDGE_EVERY: Final = 4  # one sampled session in so many judges, the others teach
-COLUMN_BYTES: Final = SAMPLE_BYTES_MAX // 4  # of a sample; the rest of it is text
+COLUMN_SHARE: Final = 4  # of a sample so much are header columns at most; the rest of it is text
 SESSIONS_TOGETHER: Final = 8
 NEEDED_BYTES_MAX: Final = 2**40
 INHERITED_BYTES: Final = TRAIN_BYTES // 4  # of segments on disk, about what so much content takes
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a dictionary is trained for.
+
+    Attributes:
+        is_spread: For all that a tenant has, so that samples come from sessions of all times; else
+            for what is sealed next, which is like the newest.
+        sample_bytes: Taken of one session at most.
+        samples_bytes: Taken in all.
+        gain_share: One part in so many has to be saved over what is in use.
+    """
+
+    is_spread: bool
+    sample_bytes: int
+    samples_bytes: int
+    gain_share: int
+
+
+NEXT: Final = Aim(False, SAMPLE_BYTES_MAX, SAMPLES_BYTES_MAX, 20)
+ALL: Final = Aim(True, 4 * SAMPLE_BYTES_MAX, 2 * SAMPLES_BYTES_MAX, 50)
+"""Beside a rewrite of all segments, which costs more than a training, less gain is worth it."""
 
 
 @dataclass(slots=True)
@@ -72,7 +96,7 @@ class Samples:
     """What a tenant's newest sessions give; see ``collect``."""
 
     removals: int = 0
-    sessions: list[int] = field(default_factory=list)  # that the samples come from
+    sessions: dict[int, int] = field(default_factory=dict)  # that they come from, with `first`
     taught: list[bytes] = field(default_factory=list)
     judged: list[bytes] = field(default_factory=list)
     content_bytes: int = 0  # of all segments looked at
@@ -226,17 +250,24 @@ class Trainer:
         self._thread: threading.Thread | None = None
         self.problem: str | None = None  # why the last training came to nothing
 
-    def start(self, tenant_number: int, before: int) -> bool:
+    def start(
+        self, tenant_number: int, before: int, *, is_stale: bool = False, aim: Aim = NEXT
+    ) -> bool:
         """Begin to train; False when that is not possible now.
 
         Args:
             tenant_number: Whose segments.
             before: Number of the dictionary that it has, 0 for none.
+            is_stale: That one is to go: what the new one has to be better than is none.
+            aim: What it is for.
         """
         if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
             return False
         thread = threading.Thread(
-            target=self._train, args=(tenant_number, before), name="turnlog-trainer", daemon=True
+            target=self._train,
+            args=(tenant_number, before, is_stale, aim),
+            name="turnlog-trainer",
+            daemon=True,
         )
         try:
             thread.start()
@@ -259,17 +290,17 @@ class Trainer:
             thread.join(timeout)
         return thread is None or not thread.is_alive()
 
-    def _train(self, tenant_number: int, before: int) -> None:
+    def _train(self, tenant_number: int, before: int, is_stale: bool, aim: Aim) -> None:
         try:
-            self.problem = self._try(tenant_number, before)
+            self.problem = self._try(tenant_number, before, is_stale, aim)
         except (TurnlogError, LmdbError, OSError, MemoryError) as error:
             self.problem = f"{type(error).__name__}: {error}"
         finally:
             self._ended(tenant_number)
 
-    def _try(self, tenant_number: int, before: int) -> str | None:
+    def _try(self, tenant_number: int, before: int, is_stale: bool, aim: Aim) -> str | None:
         """Train and store; why not, when nothing came of it."""
-        samples = collect(self._read, tenant_number, self._cache, self._stop)
+        samples = collect(self._read, tenant_number, self._cache, self._stop, aim=aim)
         if samples.content_bytes < TRAIN_BYTES or not samples.judged:
             return "there are too few sessions to learn from"
         data = train(samples.taught)
@@ -277,9 +308,14 @@ class Trainer:
             return "the samples have nothing in common"
         content = sum(map(len, samples.judged))
         payload = compressed_bytes(samples.judged, data)
-        if payload * GAIN_SHARE > self._now(samples, before) * (GAIN_SHARE - 1):
+        now = self._now(samples, 0 if is_stale else before)
+        if payload * aim.gain_share > now * (aim.gain_share - 1):
             return "it would gain too little"
-        row = DictionaryRow(tenant_number, content, payload, tuple(sorted(samples.sessions)), data)
+        sessions = sorted(samples.sessions)
+        firsts = tuple([samples.sessions[number] for number in sessions])
+        row = DictionaryRow(
+            tenant_number, content, payload, tuple(sessions), data, firsts if any(firsts) else ()
+        )
         install = _Install(row, samples.removals, before)
         self._run(install)
         return None
@@ -298,68 +334,92 @@ def collect(
     tenant_number: int,
     cache: SegmentCache,
     stop: threading.Event,
+    *,
+    aim: Aim = NEXT,
 ) -> Samples:
-    """Read samples from the newest segment of each of a tenant's newest sessions.
+    """Read samples from the newest segment of each of a tenant's newest sessions, or of any.
 
-    At most ``SAMPLE_BYTES_MAX`` of a session, ``SAMPLES_BYTES_MAX`` in all, from
-    ``DICTIONARY_SESSIONS_MAX`` sessions; every ``JUDGE_EVERY``-th session gives its whole segment
-    for judging instead, if all of those stay below ``SAMPLES_BYTES_MAX`` too.
+    At most so much of a session, and in all, as the aim says, from ``DICTIONARY_SESSIONS_MAX``
+    sessions; every ``JUDGE_EVERY``-th session gives its whole segment for judging instead, if all
+    of those stay below the sum too.
+
+    Args:
+        read: Gives a short read transaction.
+        tenant_number: Whose sessions.
+        cache: Decoded segments.
+        stop: Set, it ends early.
+        aim: What the dictionary is for.
     """
     found = Samples()
+    with read() as tables:
+        found.removals = tables.commit_record().removals
+    spread = _spread(read, tenant_number) if aim.is_spread else None
     before = U64_MAX
     looked = taught = judged = 0
-    is_first = True
     while not stop.is_set():
         slice_us = CLOCK.monotonic_us()
-        count = 0
         with read() as tables:
-            if is_first:
-                found.removals = tables.commit_record().removals
-                is_first = False
-            for position, number in tables.activity(tenant_number, before):
+            rows = tables.activity(tenant_number, before) if spread is None else spread
+            batch = list(islice(rows, SESSIONS_TOGETHER))
+            for position, number in batch:
                 before = position
-                count += 1
-                segment = _newest_segment(tables, tenant_number, number, position, cache)
-                if segment is not None:
+                newest = _newest_segment(tables, tenant_number, number, position, cache)
+                if newest is not None:
+                    segment, first = newest
                     found.content_bytes += segment.prefix.content_bytes
                     looked += 1
                     head = _columns_of(segment)
                     if looked % JUDGE_EVERY == 0:
-                        if judged < SAMPLES_BYTES_MAX:
+                        if judged < aim.samples_bytes:
                             found.judged.append(head + segment.tails)
                             judged += len(found.judged[-1])
-                    elif taught < SAMPLES_BYTES_MAX:
-                        head = head[:COLUMN_BYTES]
-                        sample = head + segment.tails[: SAMPLE_BYTES_MAX - len(head)]
+                    elif taught < aim.samples_bytes:
+                        head = head[: aim.sample_bytes // COLUMN_SHARE]
+                        sample = head + segment.tails[: aim.sample_bytes - len(head)]
                         found.taught.append(sample)
-                        found.sessions.append(number)
+                        found.sessions[number] = first
                         taught += len(sample)
-                if count == SESSIONS_TOGETHER:
-                    break
                 if CLOCK.monotonic_us() - slice_us > SLICE_US:
                     CLOCK.sleep(0)
                     slice_us = CLOCK.monotonic_us()
         if (
-            count < SESSIONS_TOGETHER
+            len(batch) < SESSIONS_TOGETHER
             or len(found.sessions) >= DICTIONARY_SESSIONS_MAX
-            or taught >= SAMPLES_BYTES_MAX
+            or taught >= aim.samples_bytes
         ):
             break
         CLOCK.sleep(0)
     return found
 
 
+def _spread(
+    read: Callable[[], AbstractContextManager[ReadTables]], tenant_number: int
+) -> Iterator[tuple[int, int]]:
+    """Sessions of all times, any part of which from the beginning is spread over all of them."""
+    with read() as tables:
+        rows = list(tables.activity(tenant_number, U64_MAX))
+    return iter(sorted(rows, key=_scattered))
+
+
+def _scattered(row: tuple[int, int]) -> int:
+    return xxh3_64_intdigest(U64.pack(row[1]))
+
+
 def _newest_segment(
     tables: ReadTables, tenant_number: int, number: int, position: int, cache: SegmentCache
-) -> Segment | None:
-    """A session's newest segment; None where an activity row was replaced or leads to damage."""
+) -> tuple[Segment, int] | None:
+    """A session's newest segment, and its first sequence that is not void.
+
+    None where an activity row was replaced or leads to damage.
+    """
     try:
         row = tables.load_row(number)
         if row.last_position != position or row.tenant_number != tenant_number or row.is_gone:
             return None
-        return next(tables.segments(number, row.sealed - 1, cache, kept_from=U64_MAX), None)
+        newest = next(tables.segments(number, row.sealed - 1, cache, kept_from=U64_MAX), None)
     except CorruptionError:
         return None
+    return None if newest is None else (newest, row.first)
 
 
 def _columns_of(segment: Segment) -> bytes:

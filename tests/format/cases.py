@@ -701,6 +701,20 @@ CASES = [
             "payload_bytes": 2**18,
             "sessions": (1, 7, 2**40),
             "data": DICTIONARY,
+            "firsts": (),
+        },
+    ),
+    Case(
+        "dictionary_purged",
+        "dictionary",
+        {
+            "number": 1,
+            "tenant_number": 1,
+            "content_bytes": 9,
+            "payload_bytes": 9,
+            "sessions": (5, 6),
+            "data": DICTIONARY,
+            "firsts": (0, 2**33),
         },
     ),
     Case(

@@ -412,18 +412,20 @@ def inflate(payload: bytes, size: int, dictionary: bytes | None = None) -> bytes
     return zstandard.ZstdDecompressor(dict_data=known).decompress(payload)
 
 
-def decode_dictionary(key: bytes, value: bytes) -> tuple[int, list[int], bytes]:
-    """Tenant number, session numbers and bytes of a dictionary."""
+def decode_dictionary(key: bytes, value: bytes) -> tuple[int, list[int], list[int], bytes]:
+    """Tenant number, session numbers, their first sequences or nothing, and the dictionary."""
     rest = checked(key, value)
     tenant, digest, content, payload, count, size = struct.unpack_from("<Q32sQQII", rest)
     assert 0 < payload <= content
+    has_firsts = len(rest) == 64 + 16 * count + size
     sessions = list(struct.unpack_from(f"<{count}Q", rest, 64))
-    found = rest[64 + 8 * count :]
+    firsts = list(struct.unpack_from(f"<{count}Q", rest, 64 + 8 * count)) if has_firsts else []
+    found = rest[64 + 8 * count * (1 + has_firsts) :]
     assert (len(found), sorted(set(sessions))) == (size, sessions)
     if blake2b(found, digest_size=32).digest() != digest:
         raise Damage(f"digest of dictionary {key[0]}")
     assert found[:4] == bytes.fromhex("37a430ec")
-    return tenant, sessions, found
+    return tenant, sessions, firsts, found
 
 
 def decode_chunk(key: bytes, value: bytes) -> bytes:
@@ -520,7 +522,7 @@ class Reader:
             self.tenants[int.from_bytes(key, "big")] = rest[32:].decode()
         self.dictionaries: dict[int, dict[int, bytes]] = {}  # by tenant number and own number
         for key, value in self.rows(b"dict") if self.version > 1 else ():
-            number, _, found = decode_dictionary(key, value)
+            number, _, _, found = decode_dictionary(key, value)
             self.dictionaries.setdefault(number, {})[key[0]] = found
         self.sessions: dict[int, Session] = {}
         for key, value in self.rows(b"session"):

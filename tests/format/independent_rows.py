@@ -89,7 +89,7 @@ def segment(key: bytes, value: bytes) -> Values:
 
 def segment_with_dictionary(key: bytes, value: bytes) -> Values:
     """A segment whose frame needs the golden dictionary."""
-    own = {value[10]: decode_dictionary(b"\xc8", GOLDEN_DICTIONARY)[2]}
+    own = {value[10]: decode_dictionary(b"\xc8", GOLDEN_DICTIONARY)[3]}
     records = [
         record(position.to_bytes(8, "big"), stored)
         for position, stored in decode_segment(key, value, own)
@@ -99,7 +99,7 @@ def segment_with_dictionary(key: bytes, value: bytes) -> Values:
 
 def dictionary(key: bytes, value: bytes) -> Values:
     """A dictionary row (section 5.8)."""
-    number, sessions, data = decode_dictionary(key, value)
+    number, sessions, firsts, data = decode_dictionary(key, value)
     content, payload = struct.unpack_from("<QQ", value, 48)
     return {
         "number": key[0],
@@ -107,6 +107,7 @@ def dictionary(key: bytes, value: bytes) -> Values:
         "content_bytes": content,
         "payload_bytes": payload,
         "sessions": tuple(sessions),
+        "firsts": tuple(firsts),
         "data": data,
     }
 

@@ -52,6 +52,7 @@ CODES = {
 
 LISTS = (
     "details",
+    "firsts",
     "extension",
     "body",
     "columns",

@@ -89,6 +89,7 @@ def rewritten(offset: int, layout: str, value: int) -> Callable[[bytes], bytes]:
         pytest.param(rewritten(64, "<Q", 5), "another order", id="order"),
         pytest.param(rewritten(8, "<Q", 5), "digest", id="digest"),
         pytest.param(rewritten(100, "<Q", 5), "digest", id="data"),
+        pytest.param(lambda rest: rest[:88] + bytes(16) + rest[88:], "cannot be", id="few-firsts"),
     ],
 )
 def test_a_row_that_lies_is_refused_whatever_its_checksum(
