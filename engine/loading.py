@@ -255,7 +255,7 @@ class Loader:
         parent = self._parent_of(event, arrival)
         if arrival.first and not arrival.stored:
             self._store._require_version(2, "a session whose beginning was purged")
-        if event["kind"] in SECOND or parent is not None:
+        if event["kind"] in SECOND or parent is not None or event["redacted"]:
             self._store._require_version(2, f"events of kind {event['kind']}")
         check_arriving(event["kind"], event["body"])
         draft = draft_event(
@@ -274,6 +274,8 @@ class Loader:
             parent_branch=self._branch_of(parent, event, arrival),
             recorded_us=event["recorded_us"],
             loading=True,
+            redacted=event["redacted"],
+            role=event["role"],
         )
         size = draft.size
         if arrival.byte_count + size > BATCH_BYTES_MAX:

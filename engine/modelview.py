@@ -2,12 +2,14 @@
 
 The model view of a path is the summary of its latest compaction, the messages which that keeps, and
 all messages after those that the summary stands for; without a compaction all messages. What a
-roll-up trimmed (``max_messages``) is not in it. Nothing is written for a view, and nothing changed.
+roll-up trimmed (``max_messages``) is not in it, nor what was redacted. Nothing is written for a
+view, and nothing changed.
 
 Invariants:
     1. A window ends with the end of the path and is never larger than its limits, but for
        ``at_least_one``.
-    2. It holds whole tool groups only: a message with tool calls and all that answers them.
+    2. It holds whole tool groups only: a message with tool calls and all that answers them. One of
+       which a part was redacted is left out.
     3. One scan from the end: no event before the window is decoded, but for the bounds of a
        compaction that lies in it, and what tells where a tool group begins.
     4. Tokens are those stored with an event; where none are, what ``count`` says.
@@ -28,10 +30,12 @@ from engine.events import Event
 from engine.kinds import COMPACTION, ROLES
 from engine.pathscan import PathScan
 from engine.toolgroups import (
+    CALLING,
     MENTION,
     Count,
     Grouped,
     Tools,
+    answered_by,
     group,
     synthetic_result,
     tools_of,
@@ -40,6 +44,7 @@ from engine.toolgroups import (
 )
 from eventlog.arguments import callback, whole
 from eventlog.errors import UsageError
+from eventlog.keys import U64_MAX
 from eventlog.limits import POSITION_MAX
 from eventlog.pathback import Block
 from eventlog.record import MESSAGE
@@ -83,7 +88,8 @@ class Window:
         leaf: Sequence of the event that its path ends with; None for an empty path.
         is_cut: Whether the model view begins before it.
         compaction: Sequence of the compaction whose bounds were applied.
-        left_out: Sequences of messages whose tool calls are not in the window.
+        left_out: Sequences of messages whose tool calls are not in the window, or whose tool group
+            was redacted in part.
     """
 
     entries: list[WindowEntry]
@@ -214,6 +220,7 @@ class _Collector:
         self.keep: list[int] = []  # rising
         self.is_full = False
         self.has_tools = False  # whether a message may have to do with tools
+        self.redacted: list[tuple[int, int]] = []  # sequences and roles of redacted messages
         self.is_simple = limits.exchanges is None and form.media
 
     def run(self) -> None:
@@ -253,20 +260,25 @@ class _Collector:
         """Take messages of a stretch without anything else."""
         tokens = block.tokens
         if self.is_simple and (not self.form.is_counted or 0 not in tokens[start:stop]):
+            left = self.left
             low = self._count_back(tokens, max(start, stop - self.room), stop)
             self.is_full = low > start
             if low == stop:
                 return
-            self.room -= stop - low
             bodies, mentions = block.bodies(low, stop, _body_of, MENTION)
-            self.has_tools = self.has_tools or mentions
-            self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
-            return
+            if all(bodies) or None not in bodies:
+                self.room -= stop - low
+                self.has_tools = self.has_tools or mentions
+                self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
+                return
+            self.left, self.is_full = left, False  # some were redacted: they take no room
         taken: list[WindowEntry] = []
         for index in range(stop - 1, start - 1, -1):
             event = block.event(index)
             if not self._fits_exchange(block.roles[index], event):
                 break
+            if self._passes(event):
+                continue
             entry = self._entry(event)
             if not self._fits(entry.tokens):
                 break
@@ -305,6 +317,12 @@ class _Collector:
             if tools is None or not tools.results:
                 self.exchanges -= 1
         return True
+
+    def _passes(self, event: Event) -> bool:
+        """Whether a message was redacted; notes where it stood."""
+        if event.redacted:
+            self.redacted.append((event.sequence, event.role_code))
+        return event.redacted
 
     def _entry(self, event: Event) -> WindowEntry:
         body, made = event.body, None
@@ -357,6 +375,8 @@ class _Collector:
                 continue
             if not self._fits_exchange(event.role_code, event):
                 break
+            if self._passes(event):
+                continue
             entry = self._entry(event)
             if not self._fits(entry.tokens):
                 break
@@ -390,9 +410,46 @@ def collect_messages(scan: PathScan, limits: Limits, form: Form) -> list[Any]:
 def _window(taken: _Collector, limits: Limits, form: Form) -> Window:
     entries = _joined([page.entries() for page in taken.pages])
     window = Window(entries, taken.scan.leaf, taken.is_full, taken.compaction)
+    if taken.redacted:
+        leave_out_halves(window, sorted(taken.redacted), form)
     if taken.has_tools:
         regroup(window, limits, form)
     return window
+
+
+def leave_out_halves(window: Window, redacted: list[tuple[int, int]], form: Form) -> None:
+    """Leave out what is left of tool groups of which a part was redacted.
+
+    Args:
+        window: The window.
+        redacted: Sequences and roles of redacted messages, rising.
+        form: Of which calls run.
+    """
+    entries = window.entries
+    tools = [tools_of(entry.body) for entry in entries]
+    if not any(tools):
+        return
+    grouped = group(tools)
+    spoken = [
+        entry.sequence
+        for entry in entries
+        if entry.sequence is not None
+        and type(entry.body) is dict
+        and entry.body.get("role") == "assistant"
+    ]
+    calls: dict[int, list[int]] = {}  # messages of groups that wait, by sequence of the first
+    for indexes, unanswered in grouped.groups:
+        sequence = entries[indexes[0]].sequence
+        if sequence is not None and any([call.id not in form.running for call in unanswered]):
+            calls[sequence] = indexes
+    gone = {index for each in answered_by(redacted, calls, spoken) for index in calls[each]}
+    first = min([each for each, role in redacted if role in CALLING], default=U64_MAX)
+    for index in grouped.orphans:
+        sequence = entries[index].sequence
+        if sequence is not None and sequence > first and _is_orphan(tools, grouped, index):
+            gone.add(index)
+    window.left_out = _sequences([entries[index] for index in sorted(gone)])
+    window.entries = [each for index, each in enumerate(entries) if index not in gone]
 
 
 def _joined(pages: list[list[T]]) -> list[T]:
@@ -413,7 +470,7 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
         start = 0
         while _is_orphan(tools, grouped, start):
             start += 1
-        window.left_out = _sequences(entries[:start])
+        window.left_out += _sequences(entries[:start])
         window.entries = entries[start:]
         return
     left_out = [index for index in grouped.orphans if _is_orphan(tools, grouped, index)]
@@ -436,7 +493,7 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
                 window.is_cut = True
                 break
         kept.append(made)
-    window.left_out = _sequences([entries[index] for index in left_out])
+    window.left_out += _sequences([entries[index] for index in left_out])
     window.entries = _joined(kept)
 
 

@@ -17,11 +17,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.estimate import MEDIA_TYPES, is_media
+from engine.kinds import ROLES
 
 NO_RESULT: Final = "No result: the tool call was not completed."
 """What a synthetic result says."""
@@ -33,6 +35,11 @@ _BLOCKS: Final = {"tool_use": "anthropic", "tool_call": "prism", "toolCall": "ag
 _RESULT_ROLES: Final = ("tool", "toolResult")
 _RESULT_IDS: Final = ("tool_call_id", "toolCallId", "tool_use_id")
 
+
+CALLING: Final = (0, ROLES["assistant"])
+"""Codes of the roles of messages that may make calls."""
+_ANSWERING: Final = tuple([ROLES[role] for role in _RESULT_ROLES])  # and do nothing else
+_MAY_ANSWER: Final = (0, ROLES["user"])
 
 assert all([MENTION.decode() in each for each in (*_BLOCKS, *_RESULT_ROLES)])
 
@@ -225,6 +232,40 @@ def group(tools: list[Tools | None]) -> Grouped:
         for call in each.calls:
             owners[call.id] = number
     return Grouped(groups, orphans)
+
+
+def answered_by(
+    redacted: Sequence[tuple[int, int]], calls: Collection[int], spoken: Sequence[int]
+) -> set[int]:
+    """Which calls that nobody answers were answered by redacted messages, as far as one can tell.
+
+    A result that was redacted does not tell its call any more. It is taken for one of the last call
+    before it; where its role does not tell that it was a result, only up to the model's next
+    message.
+
+    Args:
+        redacted: Sequences and codes of the roles of redacted messages, rising.
+        calls: Sequences of messages with calls that nobody answers.
+        spoken: Sequences of other messages of the model, rising.
+    """
+    waiting = sorted(calls)
+    hidden = [each for each, role in redacted if role == ROLES["assistant"]]
+    found: set[int] = set()
+    for sequence, role in redacted:
+        place = bisect_left(waiting, sequence) - 1
+        if place < 0 or role not in (*_ANSWERING, *_MAY_ANSWER):
+            continue
+        call = waiting[place]
+        said = _between(hidden, call, sequence)
+        if role not in _ANSWERING:
+            said += _between(spoken, call, sequence)
+        if not said:
+            found.add(call)
+    return found
+
+
+def _between(sequences: Sequence[int], after: int, before: int) -> int:
+    return bisect_left(sequences, before) - bisect_right(sequences, after)
 
 
 Count = Callable[[Any], int]

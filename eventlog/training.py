@@ -9,8 +9,8 @@ Invariants:
     2. What a dictionary is judged by are segments that it was not trained on. One that gains less
        than ``GAIN_SHARE`` over what is in use is not stored, and each training of a tenant doubles
        what has to be sealed before its next.
-    3. Nothing is stored when a session was deleted or purged since the samples were read, nor when
-       another process stored one for the same tenant.
+    3. Nothing is stored when a session was deleted, purged or redacted since the samples were read,
+       nor when another process stored one for the same tenant.
     4. A dictionary that is damaged is not used for new segments; it stops nobody from sealing.
 """
 
