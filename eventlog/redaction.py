@@ -79,8 +79,8 @@ class Redacted:
 class _Slice:
     """What one transaction is to write, and may still read."""
 
-    events: int = COMMIT_EVENTS_MAX
-    content_bytes: int = COMMIT_BYTES_MAX
+    events: int
+    content_bytes: int
     hot: list[tuple[int, bytes]] = field(default_factory=list)  # positions and records
     segments: list[tuple[bytes, bytes]] = field(default_factory=list)
     addresses: list[bytes] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Redact:
             stop = min(row.first, self._last + 1)
             self.redacted.voids += stop - self._next
             self._next = stop
-        work = _Slice()
+        work = _Slice(COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX)
         while self._next <= self._last and work.is_left:
             if self._next < row.sealed:
                 self._take_segment(tables, record, work)
