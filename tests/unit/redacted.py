@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine import Event, Session, Store
-from eventlog.limits import HOT_TABLE_POSITIONS
+from eventlog.limits import HOT_TABLE_POSITIONS, SNAPSHOT_FREQUENCY_MAX
 
 HANG_S = 60.0
 SECRET = "geheimnis-4711"
@@ -46,14 +46,22 @@ def tell(store: Store, session: Session, count: int = COUNT, start: int = 0) -> 
 def plant(store: Store, place: str, name: str = "call") -> Session:
     """The session as it lies where it is asked for: in the hot log, in segments, cut, or both."""
     session = talk(store, name)
+    if place == "loose":
+        stay_loose(store)
     tell(store, session)
     if place != "loose":
         store.flush()
     if place == "cut":
         fill(store)
     if place == "mixed":
+        stay_loose(store)
         tell(store, session, 3, COUNT)
     return session
+
+
+def stay_loose(store: Store) -> None:
+    """Let nothing be sealed by this process until it reads the store's options again."""
+    store._log.index.frequency = SNAPSHOT_FREQUENCY_MAX
 
 
 def fill(store: Store) -> None:
