@@ -121,6 +121,8 @@ REDACTION_WORKS: Final[dict[str, Work]] = {
     "redact": _work(prepare),
     "redact cut": _work(prepare_cut),
     "redact rich": Work(
-        _prepare_contents, partial(_redact, name=RICH, first=0, last=RICH_COUNT - 1), _judge_contents
+        _prepare_contents,
+        partial(_redact, name=RICH, first=0, last=RICH_COUNT - 1),
+        _judge_contents,
     ),
 }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine import (
+    DuplicateIdError,
     Event,
     InvalidNameError,
     ReadOnlyError,
@@ -154,6 +155,18 @@ def test_retries_and_ids_are_still_known(opened: Store, place: str) -> None:
     assert session.info().event_count == count  # type: ignore[union-attr]
     other = session.append({"role": "user"}, parent="call-7").result(HANG_S)
     assert session.event(other.last).parent == 7
+
+
+@pytest.mark.parametrize("body", [{"role": "user", "content": SECRET}, None])
+def test_an_id_alone_does_not_tell_that_it_is_a_retry(opened: Store, body: Any) -> None:
+    """Nobody knows any more whether it says the same; nothing is written again in any case."""
+    session = talk(opened)
+    session.append_event("event", body, id="e").result(HANG_S)
+    assert session.append_event("event", body, id="e").result(HANG_S).already
+    session.redact(0, 0)
+    with pytest.raises(DuplicateIdError):
+        session.append_event("event", body, id="e").result(HANG_S)
+    assert session.info().event_count == 2  # type: ignore[union-attr]
 
 
 def test_a_rebuild_gives_the_same_rows(opened: Store) -> None:

@@ -65,6 +65,7 @@ def _told(receipt: RedactionReceipt) -> dict[str, Any]:
 
 def _tell(receipt: RedactionReceipt, screen: terminal.Screen) -> None:
     done = f"redacted {terminal.counted(receipt.event_count, 'event')}"
+    done += f" of {terminal.quote(receipt.session)}"
     for count, what in (
         (receipt.already_count, "redacted before"),
         (receipt.kept_count, "of kinds that stay"),
@@ -72,7 +73,7 @@ def _tell(receipt: RedactionReceipt, screen: terminal.Screen) -> None:
     ):
         if count:
             done += f", {count:,} {what}"
-    screen.line(f"{done}, of {terminal.quote(receipt.session)}")
+    screen.line(done)
     if receipt.blobs_removed or receipt.blobs_kept:
         screen.line(
             f"of the contents that they named {receipt.blobs_removed:,} went and "
