@@ -16,11 +16,12 @@ from eventlog.failpoints import failpoints
 from eventlog.keys import PAIR, U64
 from eventlog.limits import BLOB_PENDING_US, MIB
 from eventlog.recoding import _has_gone, recoding_of
-from eventlog.record import is_redacted
+from eventlog.record import Flag, is_redacted, seal_record
 from eventlog.redaction import Redact
 from eventlog.rows import REDACTED
 from eventlog.seams import CLOCK
 from eventlog.segment import SegmentPrefix
+from tests.damaged_store import content_of, hot_row, put, value_of
 from tests.model.staging import once
 from tests.unit.redacted import (
     COUNT,
@@ -332,3 +333,49 @@ def test_dictionaries_of_a_redacted_session_are_stale(opened: Store) -> None:
     with opened._log.views.transaction() as tables:
         assert _has_gone(tables, number)
         assert recoding_of(tables).stale == {}
+
+
+# Check
+
+
+@pytest.mark.parametrize(
+    ("position", "what"),
+    [
+        pytest.param(1, "was redacted, and has content", id="a-message"),
+        pytest.param(2, "was redacted, and its kind cannot be", id="variables"),
+    ],
+)
+def test_check_finds_what_claims_to_be_redacted(tmp_path: Path, position: int, what: str) -> None:
+    path = tmp_path / "damaged"
+    with Store.open(path) as store:
+        session = talk(store)
+        session.append({"role": "user", "content": SECRET}).result(HANG_S)
+        session.update_state({"a": 1}).result(HANG_S)
+    table, key, value = hot_row(path, position)
+    flags = int.from_bytes(value[74:76], "little") | Flag.REDACTED
+    put(
+        path, (table, key, seal_record(key, value[8:74] + flags.to_bytes(2, "little") + value[76:]))
+    )
+    with Store.open(path, read_only=True) as store:
+        findings = store.check().findings
+    assert [(each.where, each.message) for each in findings] == [(f"position {position}", what)]
+
+
+def test_the_chain_goes_on_behind_a_redacted_block(tmp_path: Path) -> None:
+    """Its own links cannot be made again; those of the blocks behind it can, from its link on."""
+    path = tmp_path / "damaged"
+    with Store.open(path) as store:
+        session = talk(store)
+        for start in range(0, 3_000, 500):
+            session.append_many([{"n": start + each} for each in range(500)]).result(HANG_S)
+        session.redact(3, 5)
+        assert store.check().ok
+        key = U64.pack(1)
+        with store._log.views.transaction() as tables:
+            tables.commit_record()
+            value = tables.transaction.get(key, db=tables.tables["order"])
+    content = content_of("order", value)
+    put(path, ("order", key, value_of("order", key, content[:8] + bytes(16) + content[24:])))
+    with Store.open(path, read_only=True) as store:
+        told = {each.where for each in store.check().findings}
+    assert "order block 1" in told and "order block 0" not in told
