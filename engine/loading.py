@@ -255,8 +255,10 @@ class Loader:
         parent = self._parent_of(event, arrival)
         if arrival.first and not arrival.stored:
             self._store._require_version(2, "a session whose beginning was purged")
-        if event["kind"] in SECOND or parent is not None or event["redacted"]:
+        if event["kind"] in SECOND or parent is not None:
             self._store._require_version(2, f"events of kind {event['kind']}")
+        if event["redacted"]:
+            self._store._require_version(2, "redacted events")
         check_arriving(event["kind"], event["body"])
         draft = draft_event(
             event["kind"],

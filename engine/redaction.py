@@ -128,7 +128,8 @@ class Redacting:
                 hint="Wait for the ack of what is to be redacted.",
             )
         number = facts.origin.number
-        task = Redact(number, first, last, log.index, log.writer.pause)
+        environment = log.environment
+        task = Redact(number, first, last, log.index, log.writer.pause, lambda: environment.is_low)
         log.writer.run(task)
         told, summaries = self._told_of(number, first, last)
         if task.redacted.events or (told is None and task.redacted.already):

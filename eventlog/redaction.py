@@ -28,6 +28,7 @@ from eventlog.failpoints import fp
 from eventlog.hotlog import hot_table
 from eventlog.keys import PAIR, U64
 from eventlog.limits import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
+from eventlog.reclaim import REMOVED_LOW_MAX
 from eventlog.record import (
     CHECKSUM_BYTES,
     KIND_BYTE,
@@ -100,13 +101,21 @@ class Redact:
         last: The last sequence; committed.
         index: The loose index; knows where loose events lie.
         pause: Lets the GIL go when the slice is used up.
+        is_low: Whether the disk is full: few events at once, so that their pages fit into what is
+            left.
 
     Attributes:
         redacted: What it met so far.
     """
 
     def __init__(
-        self, number: int, first: int, last: int, index: LooseIndex, pause: Callable[[], None]
+        self,
+        number: int,
+        first: int,
+        last: int,
+        index: LooseIndex,
+        pause: Callable[[], None],
+        is_low: Callable[[], bool],
     ) -> None:
         self.done = False
         self.redacted = Redacted()
@@ -115,6 +124,7 @@ class Redact:
         self._last = last
         self._index = index
         self._pause = pause
+        self._is_low = is_low
         self._chunks: Collection | None = None
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
@@ -137,7 +147,8 @@ class Redact:
             stop = min(row.first, self._last + 1)
             self.redacted.voids += stop - self._next
             self._next = stop
-        work = _Slice(COMMIT_EVENTS_MAX, COMMIT_BYTES_MAX)
+        events_max = REMOVED_LOW_MAX if self._is_low() else COMMIT_EVENTS_MAX
+        work = _Slice(events_max, COMMIT_BYTES_MAX)
         while self._next <= self._last and work.is_left:
             if self._next < row.sealed:
                 self._take_segment(tables, record, work)

@@ -15,6 +15,7 @@ from eventlog import redaction
 from eventlog.failpoints import failpoints
 from eventlog.keys import PAIR, U64
 from eventlog.limits import BLOB_PENDING_US, MIB
+from eventlog.reclaim import REMOVED_LOW_MAX
 from eventlog.recoding import _has_gone, recoding_of
 from eventlog.record import Flag, is_redacted, seal_record
 from eventlog.redaction import Redact
@@ -85,6 +86,15 @@ def test_slices_end_where_their_bounds_are(
     assert after.generation - before.generation == after.removals - before.removals == len(seen)
     for event in session.events(last=count - 1):
         require_redacted(event)
+
+
+def test_with_a_full_disk_slices_are_small(opened: Store) -> None:
+    session = plant(opened, "loose")
+    seen: list[int] = []
+    opened._log.environment.is_low = True
+    with failpoints({"redaction.after_slice": lambda: seen.append(1)}):
+        assert session.redact(0, COUNT - 1).event_count == COUNT
+    assert len(seen) == -(-COUNT // REMOVED_LOW_MAX)
 
 
 def test_large_events_make_slices_of_their_own(
@@ -288,7 +298,7 @@ def test_a_read_whose_view_is_older_than_its_transaction_gives_none(
     session = plant(opened, place)
     log = opened._log
     number = session.info().number  # type: ignore[union-attr]
-    task = Redact(number, 0, COUNT - 1, log.index, log.writer.pause)
+    task = Redact(number, 0, COUNT - 1, log.index, log.writer.pause, lambda: False)
     action = once(lambda: log.writer.run(task))  # no new position shows that something happened
     with failpoints({"read.after_view": action}):
         events = list(session.events(last=COUNT - 1))
