@@ -30,13 +30,11 @@ from engine.events import Event
 from engine.kinds import COMPACTION, ROLES
 from engine.pathscan import PathScan
 from engine.toolgroups import (
-    CALLING,
     MENTION,
     Count,
-    Grouped,
-    Tools,
-    answered_by,
     group,
+    half_redacted,
+    is_orphan,
     synthetic_result,
     tools_of,
     without_media,
@@ -44,7 +42,6 @@ from engine.toolgroups import (
 )
 from eventlog.arguments import callback, whole
 from eventlog.errors import UsageError
-from eventlog.keys import U64_MAX
 from eventlog.limits import POSITION_MAX
 from eventlog.pathback import Block
 from eventlog.record import MESSAGE
@@ -411,43 +408,21 @@ def _window(taken: _Collector, limits: Limits, form: Form) -> Window:
     entries = _joined([page.entries() for page in taken.pages])
     window = Window(entries, taken.scan.leaf, taken.is_full, taken.compaction)
     if taken.redacted:
-        leave_out_halves(window, sorted(taken.redacted), form)
+        _leave_out_halves(window, sorted(taken.redacted), form)
     if taken.has_tools:
         regroup(window, limits, form)
     return window
 
 
-def leave_out_halves(window: Window, redacted: list[tuple[int, int]], form: Form) -> None:
-    """Leave out what is left of tool groups of which a part was redacted.
-
-    Args:
-        window: The window.
-        redacted: Sequences and roles of redacted messages, rising.
-        form: Of which calls run.
-    """
+def _leave_out_halves(window: Window, redacted: list[tuple[int, int]], form: Form) -> None:
     entries = window.entries
-    tools = [tools_of(entry.body) for entry in entries]
-    if not any(tools):
-        return
-    grouped = group(tools)
-    spoken = [
-        entry.sequence
-        for entry in entries
-        if entry.sequence is not None
-        and type(entry.body) is dict
-        and entry.body.get("role") == "assistant"
-    ]
-    calls: dict[int, list[int]] = {}  # messages of groups that wait, by sequence of the first
-    for indexes, unanswered in grouped.groups:
-        sequence = entries[indexes[0]].sequence
-        if sequence is not None and any([call.id not in form.running for call in unanswered]):
-            calls[sequence] = indexes
-    gone = {index for each in answered_by(redacted, calls, spoken) for index in calls[each]}
-    first = min([each for each, role in redacted if role in CALLING], default=U64_MAX)
-    for index in grouped.orphans:
-        sequence = entries[index].sequence
-        if sequence is not None and sequence > first and _is_orphan(tools, grouped, index):
-            gone.add(index)
+    bodies = [entry.body for entry in entries]
+    gone = half_redacted(
+        bodies,
+        [entry.sequence for entry in entries],
+        redacted,
+        lambda call: call.id in form.running,
+    )
     window.left_out = _sequences([entries[index] for index in sorted(gone)])
     window.entries = [each for index, each in enumerate(entries) if index not in gone]
 
@@ -468,12 +443,12 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
     grouped = group(tools)
     if not form.repair:
         start = 0
-        while _is_orphan(tools, grouped, start):
+        while is_orphan(tools, grouped, start):
             start += 1
         window.left_out += _sequences(entries[:start])
         window.entries = entries[start:]
         return
-    left_out = [index for index in grouped.orphans if _is_orphan(tools, grouped, index)]
+    left_out = [index for index in grouped.orphans if is_orphan(tools, grouped, index)]
     for index, missing in grouped.orphans.items():
         if index not in left_out:
             old = entries[index]
@@ -495,16 +470,6 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
         kept.append(made)
     window.left_out += _sequences([entries[index] for index in left_out])
     window.entries = _joined(kept)
-
-
-def _is_orphan(tools: list[Tools | None], grouped: Grouped, index: int) -> bool:
-    """Whether a message answers calls that are not there, and does nothing else."""
-    if index not in grouped.orphans:
-        return False
-    each = tools[index]
-    assert each is not None
-    is_all = len(grouped.orphans[index]) == len(each.results)
-    return is_all and not each.calls and not each.has_more
 
 
 def _sequences(entries: list[WindowEntry]) -> tuple[int, ...]:

@@ -36,8 +36,7 @@ _RESULT_ROLES: Final = ("tool", "toolResult")
 _RESULT_IDS: Final = ("tool_call_id", "toolCallId", "tool_use_id")
 
 
-CALLING: Final = (0, ROLES["assistant"])
-"""Codes of the roles of messages that may make calls."""
+_CALLING: Final = (0, ROLES["assistant"])  # codes of the roles of messages that may make calls
 _ANSWERING: Final = tuple([ROLES[role] for role in _RESULT_ROLES])  # and do nothing else
 _MAY_ANSWER: Final = (0, ROLES["user"])
 
@@ -232,6 +231,53 @@ def group(tools: list[Tools | None]) -> Grouped:
         for call in each.calls:
             owners[call.id] = number
     return Grouped(groups, orphans)
+
+
+def is_orphan(tools: list[Tools | None], grouped: Grouped, index: int) -> bool:
+    """Whether a message answers calls that are not there, and does nothing else."""
+    if index not in grouped.orphans:
+        return False
+    each = tools[index]
+    assert each is not None
+    is_all = len(grouped.orphans[index]) == len(each.results)
+    return is_all and not each.calls and not each.has_more
+
+
+def half_redacted(
+    bodies: Sequence[Any],
+    sequences: Sequence[int | None],
+    redacted: Sequence[tuple[int, int]],
+    is_running: Callable[[Call], bool],
+) -> set[int]:
+    """Indexes of messages that are left of tool groups of which a part was redacted.
+
+    Args:
+        bodies: The messages, in order.
+        sequences: Those of their events, None for what is no event.
+        redacted: Sequences and codes of the roles of redacted messages, rising.
+        is_running: Whether nobody has to answer a call yet.
+    """
+    tools = [tools_of(body) for body in bodies]
+    if not any(tools):
+        return set()
+    grouped = group(tools)
+    spoken = [
+        sequence
+        for sequence, body in zip(sequences, bodies, strict=True)
+        if sequence is not None and type(body) is dict and body.get("role") == "assistant"
+    ]
+    waiting: dict[int, list[int]] = {}  # whole groups, by the sequence of the call
+    for indexes, unanswered in grouped.groups:
+        sequence = sequences[indexes[0]]
+        if sequence is not None and not all([is_running(call) for call in unanswered]):
+            waiting[sequence] = indexes
+    gone = {index for call in answered_by(redacted, waiting, spoken) for index in waiting[call]}
+    calls = [sequence for sequence, role in redacted if role in _CALLING]
+    for index in grouped.orphans if calls else ():
+        sequence = sequences[index]
+        if sequence is not None and sequence > calls[0] and is_orphan(tools, grouped, index):
+            gone.add(index)
+    return gone
 
 
 def answered_by(

@@ -417,8 +417,8 @@ def _redacted(ledger: Ledger) -> list[str]:
     event = decode_record(ledger.index.states[1].origin, 2, value, Event)
     return [
         "",
-        "Once the second event is redacted (section 5.11), its record keeps its id (key 1), and the",
-        "body is null; the flags are NAMED and REDACTED:",
+        "Once the second event is redacted (section 5.11), its record keeps its id (key 1), and",
+        "the body is null; the flags are NAMED and REDACTED:",
         "",
         *row("log.00", key, "position", value, RECORD, [(length, "extension"), (1, "body")]),
         "and its export line is this one:",
