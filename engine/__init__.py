@@ -20,6 +20,7 @@ from engine.policy import RetentionDamage, RetentionDecision, RetentionPolicy, R
 from engine.projecting import Projection
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
+from engine.redaction import RedactionReceipt
 from engine.runs import Run
 from engine.salvage import Lost
 from engine.session import Session
@@ -103,6 +104,7 @@ __all__ = [
     "QuotaExceededError",
     "ReadOnlyError",
     "RebuildReport",
+    "RedactionReceipt",
     "RestoreReport",
     "RetentionDamage",
     "RetentionDecision",

@@ -12,21 +12,27 @@ from engine.kinds import kind_code
 from engine.spaces import Space
 from engine.usagebody import check_record
 from engine.variables import appended_key, check_change, decode_variables
-from eventlog.errors import CorruptionError, InvalidMessageError
-from eventlog.record import BASE, FACTS, USAGE
+from eventlog.arguments import whole
+from eventlog.errors import CorruptionError, InvalidMessageError, UsageError
+from eventlog.keys import name_bytes
+from eventlog.limits import POSITION_MAX
+from eventlog.record import BASE, FACTS, REDACTION, USAGE
 
 
 def check_arriving(kind: str, body: Any) -> None:
     """Raise for the body of a loaded event that no call of a session can have written.
 
     Looked at are facts and usage, which listings and sums over a whole tenant read, also as a
-    ``base`` keeps them. All else is read by its own session alone.
+    ``base`` keeps them, and redactions, which followers are told. All else is read by its own
+    session alone.
 
     Raises:
         InvalidMessageError: A fact is not what its key says; names the path.
         UsageError: A record of usage is none, or the body is none of its kind.
     """
     code = kind_code(kind, loading=True)
+    if code == REDACTION:
+        check_redaction(body)
     if code == BASE:
         check_facts(_kept(body, Space.FACTS), f"$.{Space.FACTS.title}")
         records = [*_kept(body, Space.USAGE).values()]
@@ -42,6 +48,26 @@ def check_arriving(kind: str, body: Any) -> None:
         return
     for record in records:
         check_record(record)
+
+
+def check_redaction(body: Any) -> None:
+    """Raise for what is no body of a ``redaction`` event.
+
+    Raises:
+        UsageError: It is none; says why.
+    """
+    if type(body) is not dict or not {"first", "last"} <= body.keys() <= {
+        "first",
+        "last",
+        "reason",
+    }:
+        raise UsageError(
+            "the body of a redaction is a dict with first and last, and may have a reason"
+        )
+    whole(body["first"], "first", 0, POSITION_MAX)
+    whole(body["last"], "last", body["first"], POSITION_MAX)
+    if "reason" in body:
+        name_bytes(body["reason"], "reason")
 
 
 def _kept(body: Any, space: Space) -> dict[str, Any]:

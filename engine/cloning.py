@@ -27,7 +27,15 @@ from eventlog.errors import (
     UsageError,
 )
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
-from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, LINK, TOMBSTONE
+from eventlog.record import (
+    BELONGS,
+    BRANCH_NAME,
+    CONTROL,
+    HEAD_MOVE,
+    LINK,
+    REDACTION,
+    TOMBSTONE,
+)
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -182,6 +190,8 @@ class _Copies:
     def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
         code = event.kind_code
         body = event.body
+        if event.redacted:
+            self._copied.redacted[event.sequence] = self._made
         parent: int | None = None
         copied = self._copied
         places = copied.places
@@ -206,6 +216,8 @@ class _Copies:
                 return None
         elif code == LINK:
             body = copied.link(body)
+        elif code == REDACTION:
+            body = copied.redaction(body)
         elif code == KINDS[Space.FACTS]:
             body = copied.facts(body)
         elif code in SPACES:
@@ -218,7 +230,7 @@ class _Copies:
                     return None
                 if parent == self._head:
                     parent = None  # and it is on the branch that the head is on
-        if body is None and code in (LINK, KINDS[Space.FACTS]):
+        if body is None and code in (LINK, REDACTION, KINDS[Space.FACTS]):
             return None
         return draft_event(
             event.kind,
@@ -233,6 +245,8 @@ class _Copies:
             blobs=event.blobs,
             parent=parent,
             loading=True,
+            redacted=event.redacted,
+            role=event.role if event.redacted else None,
         )
 
     def _resolve(self, compaction: int, names: Collection[EventName]) -> Mapping[EventName, int]:

@@ -41,12 +41,14 @@ class Copied:
         first: Its first sequence that was not purged.
         places: Sequences of the copies of public events, by those of the originals.
         steps: Likewise of events that change spaces.
+        redacted: Likewise of events that were redacted.
     """
 
     number: int
     first: int
     places: dict[int, int] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)
+    redacted: dict[int, int] = field(default_factory=dict)
 
     def link(self, body: Any) -> dict[str, Any] | None:
         """A link between the copies; None where one of them is not there."""
@@ -58,6 +60,14 @@ class Copied:
         if answered is None or not answers:
             return None
         return {**body, "event": answered, "answers": answers}
+
+    def redaction(self, body: Any) -> dict[str, Any] | None:
+        """What was redacted, by the copies; None where none of it was copied."""
+        if type(body) is not dict or not type(body.get("first")) is type(body.get("last")) is int:
+            return None  # nothing that ``Session.redact`` writes
+        first, last = body["first"], body["last"]
+        copies = [copy for each, copy in self.redacted.items() if first <= each <= last]
+        return {**body, "first": min(copies), "last": max(copies)} if copies else None
 
     def facts(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """A change of facts as the clone has it; None for nothing.

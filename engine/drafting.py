@@ -54,6 +54,7 @@ from eventlog.record import (
     Extension,
     Flag,
     branch_tail,
+    can_be_redacted,
     encode_tail,
 )
 
@@ -73,6 +74,7 @@ _BLOBS: Final = int(Extension.BLOBS)
 _NAMED: Final = int(Flag.NAMED)
 _HAS_BLOBS: Final = int(Flag.HAS_BLOBS)
 _INDEXABLE: Final = int(Flag.INDEXABLE)
+_REDACTED: Final = int(Flag.REDACTED)
 
 _TOKENS_MAX: Final = 2**32 - 1
 _FOLLOWING: Final = frozenset({HEAD_MOVE, BRANCH_NAME, *BELONGS})  # controls with a parent
@@ -142,10 +144,13 @@ def draft_event(
     recorded_us: int | None = None,
     past: int | str | None = None,
     loading: bool = False,
+    redacted: bool = False,
+    role: str | None = None,
 ) -> Draft:
     """Encode one event of any kind with all that can be said about it.
 
-    A compaction that is not loaded from an export must come after the last event that it covers.
+    A compaction that is not loaded from an export must come after the last event that it covers. An
+    event that was redacted elsewhere has no content, and the role that it had there.
 
     Raises:
         InvalidMessageError: Body or metadata cannot be stored; names the path.
@@ -161,7 +166,9 @@ def draft_event(
             limit=EVENT_BLOBS_MAX,
         )
     code = kind_code(kind, loading=loading)
-    if code == MESSAGE and type(body) is not dict:
+    if redacted and not can_be_redacted(code):
+        raise UsageError(f"an event of kind {kind!r} cannot be redacted")
+    if code == MESSAGE and type(body) is not dict and not redacted:
         raise InvalidMessageError(f"a message must be a dict, not {_type(body)}", path="$")
     marks: dict[int, Any] = {}  # filled in the order of its keys
     flags = 0
@@ -205,16 +212,16 @@ def draft_event(
     if blobs:
         marks[_BLOBS] = list(blobs)
         flags |= _HAS_BLOBS
-    role = 0
-    if type(body) is dict and code == MESSAGE:
-        given = body.get("role")
-        role = ROLES.get(given, 0) if type(given) is str else 0
-    if is_indexable(code, role):
+    given = body.get("role") if type(body) is dict else role
+    role_code = ROLES.get(given, 0) if type(given) is str and code == MESSAGE else 0
+    if redacted:
+        flags |= _REDACTED
+    elif is_indexable(code, role_code):
         flags |= _INDEXABLE
     extension = encode_plain(marks) if marks else b""
     tail = encode_tail(
         code,
-        role,
+        role_code,
         flags,
         NO_TIME if time_us is None else whole(time_us, "time_us", -TIME_MAX, TIME_MAX),
         0 if tokens is None else whole(tokens, "tokens", 0, _TOKENS_MAX),
@@ -363,6 +370,7 @@ def make_ack(
     removal: Removal | None = None,
     only_existing: bool = False,
     versions: Sequence[Version] = (),
+    number: int | None = None,
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append; without any it writes nothing.
 
@@ -388,6 +396,7 @@ def make_ack(
         queued=_is_queued(mode),
         removal=removal,
         versions=versions,
+        number=number,
     )
     return Ack(
         name,

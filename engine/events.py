@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.kinds import APPLICATION, kind_name
+from engine.kinds import APPLICATION, kind_name, role_name
 from eventlog.ack import store_id
 from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
@@ -15,6 +15,7 @@ from eventlog.rows import SessionRow
 _UNREAD: Any = object()
 _VOID: Final = int(Flag.VOID)
 _OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
+_REDACTED: Final = int(Flag.REDACTED)
 
 
 class Event(Record):
@@ -61,13 +62,18 @@ class Event(Record):
 
     @property
     def body(self) -> Any:
-        """The body, equal to what was appended, type for type."""
+        """The body, equal to what was appended, type for type; None once it was redacted."""
         if self._body is _UNREAD and not self.payload and self.flags & _VOID:
             self._body = None
         elif self._body is _UNREAD:
             fixes = self.marks.get(Extension.BODY_FIXES) if self.extension else None
             self._body = decode_body(self.payload, fixes, where=self)
         return self._body
+
+    @property
+    def redacted(self) -> bool:
+        """Whether its content was removed: body, metadata and the names of blobs."""
+        return bool(self.flags & _REDACTED)
 
     @property
     def metadata(self) -> dict[str, Any] | None:
@@ -98,7 +104,9 @@ class Event(Record):
 
     @property
     def role(self) -> str | None:
-        """The message's role as it stands in the body."""
+        """The message's role as it stands in the body; of a redacted one if it was a usual one."""
+        if self.redacted:
+            return role_name(self.role_code)
         body = self.body
         role = body.get("role") if type(body) is dict else None
         return role if type(role) is str else None

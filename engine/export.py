@@ -25,6 +25,7 @@ from math import isfinite
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.kinds import ROLES
 from eventlog.limits import DEPTH_MAX, EVENT_BLOBS_MAX, INT_MAX, INT_MIN, POSITION_MAX, TIME_MAX
 from eventlog.record import HEAD_MOVE
 
@@ -49,13 +50,16 @@ LINE_KEYS: Final = (
     "base",
     "metadata",
     "blobs",
+    "redacted",
+    "role",
     "body",
 )
 """Every key of an export line, in the order in which they are written."""
 
 _OMITTED_EMPTY: Final = frozenset(
-    {"tenant", "opening", "tokens", "blobs"}
+    {"tenant", "opening", "tokens", "blobs", "redacted"}
 )  # empty means not stated
+_OTHERWISE: Final = ("base", "role")  # not simply what the event has of that name
 _TEXT_KEYS: Final = ("tenant", "id", "run_id", "turn_id", "speech_id", "request_id")
 _COUNT_KEYS: Final = ("sequence", "parent", "recorded_us", "tokens")
 
@@ -153,7 +157,9 @@ def line_mapping(
     base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The export line of an event as a mapping, escaped and in the order of ``LINE_KEYS``."""
-    values = {key: getattr(event, key) for key in LINE_KEYS if key != "base"}
+    values = {key: getattr(event, key) for key in LINE_KEYS if key not in _OTHERWISE}
+    if event.redacted:  # of others the body tells it
+        values["role"] = event.role
     values["parent"] = parent_in_line(event)
     values["base"] = base
     values["blobs"] = [address.hex() for address in event.blobs] if blobs is None else list(blobs)
@@ -197,7 +203,7 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         A dict with every key of ``LINE_KEYS``; what the line does not state is None, the tenant
-        ``""``.
+        ``""``, and ``redacted`` False.
 
     Raises:
         ValueError: With the reason; names and sizes are left to the store to judge.
@@ -247,7 +253,21 @@ def line_to_event(mapping: Mapping[str, Any]) -> dict[str, Any]:
             f"blobs must be 1 to {EVENT_BLOBS_MAX} names of 32 or 64 lower-case hex digits"
         )
     event["body"] = unescape(event["body"])
+    _check_redacted(event)
     return event
+
+
+def _check_redacted(event: dict[str, Any]) -> None:
+    """Raise for a line that says of an event that it was redacted, and tells its content."""
+    event["redacted"] = False if event["redacted"] is None else event["redacted"]
+    if type(event["redacted"]) is not bool:
+        raise ValueError("redacted must be true or false")
+    for key in ("body", "metadata", "blobs"):
+        if event["redacted"] and event[key] is not None:
+            raise ValueError(f"a redacted event has no {key}")
+    role = event["role"]
+    if role is not None and (not event["redacted"] or type(role) is not str or role not in ROLES):
+        raise ValueError("role is one of the usual roles, of a redacted message")
 
 
 def _as_json_escape(match: re.Match[str]) -> str:

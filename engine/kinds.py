@@ -27,6 +27,7 @@ from eventlog.record import (
     MESSAGE,
     METRIC,
     OPTIONS,
+    REDACTION,
     ROLL_UP,
     RUNS,
     TOMBSTONE,
@@ -68,6 +69,7 @@ CONTROLS: Final = {
     "artifacts": ARTIFACTS,
     "runs": RUNS,
     "tool_calls": TOOL_CALLS,
+    "redaction": REDACTION,
 }
 # Control kinds that callers append: facts beside the history, that no head is checked for.
 SIDE: Final = frozenset({"metric", "annotation"})
@@ -85,6 +87,7 @@ _CODES: Final = {**PUBLIC, **CONTROLS}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 ROLES: Final = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
+_ROLE_NAMES: Final = {code: name for name, code in ROLES.items()}
 _TOOL_ROLES: Final = (ROLES["tool"], ROLES["toolResult"])
 
 assert all(code < APPLICATION for code in PUBLIC.values())
@@ -131,6 +134,11 @@ def kind_code(kind: str, *, loading: bool = False) -> int:
 def kind_name(code: int) -> str | None:
     """The name of a kind's code; None for an application kind."""
     return _NAMES.get(code)
+
+
+def role_name(code: int) -> str | None:
+    """The name of a role's code; None for a role that has none."""
+    return _ROLE_NAMES.get(code)
 
 
 def is_indexable(kind: int, role: int) -> bool:

@@ -257,6 +257,8 @@ class Loader:
             self._store._require_version(2, "a session whose beginning was purged")
         if event["kind"] in SECOND or parent is not None:
             self._store._require_version(2, f"events of kind {event['kind']}")
+        if event["redacted"]:
+            self._store._require_version(2, "redacted events")
         check_arriving(event["kind"], event["body"])
         draft = draft_event(
             event["kind"],
@@ -274,6 +276,8 @@ class Loader:
             parent_branch=self._branch_of(parent, event, arrival),
             recorded_us=event["recorded_us"],
             loading=True,
+            redacted=event["redacted"],
+            role=event["role"],
         )
         size = draft.size
         if arrival.byte_count + size > BATCH_BYTES_MAX:

@@ -2,12 +2,14 @@
 
 The model view of a path is the summary of its latest compaction, the messages which that keeps, and
 all messages after those that the summary stands for; without a compaction all messages. What a
-roll-up trimmed (``max_messages``) is not in it. Nothing is written for a view, and nothing changed.
+roll-up trimmed (``max_messages``) is not in it, nor what was redacted. Nothing is written for a
+view, and nothing changed.
 
 Invariants:
     1. A window ends with the end of the path and is never larger than its limits, but for
        ``at_least_one``.
-    2. It holds whole tool groups only: a message with tool calls and all that answers them.
+    2. It holds whole tool groups only: a message with tool calls and all that answers them. One of
+       which a part was redacted is left out.
     3. One scan from the end: no event before the window is decoded, but for the bounds of a
        compaction that lies in it, and what tells where a tool group begins.
     4. Tokens are those stored with an event; where none are, what ``count`` says.
@@ -30,9 +32,9 @@ from engine.pathscan import PathScan
 from engine.toolgroups import (
     MENTION,
     Count,
-    Grouped,
-    Tools,
     group,
+    half_redacted,
+    is_orphan,
     synthetic_result,
     tools_of,
     without_media,
@@ -83,7 +85,8 @@ class Window:
         leaf: Sequence of the event that its path ends with; None for an empty path.
         is_cut: Whether the model view begins before it.
         compaction: Sequence of the compaction whose bounds were applied.
-        left_out: Sequences of messages whose tool calls are not in the window.
+        left_out: Sequences of messages whose tool calls are not in the window, or whose tool group
+            was redacted in part.
     """
 
     entries: list[WindowEntry]
@@ -214,6 +217,7 @@ class _Collector:
         self.keep: list[int] = []  # rising
         self.is_full = False
         self.has_tools = False  # whether a message may have to do with tools
+        self.redacted: list[tuple[int, int]] = []  # sequences and roles of redacted messages
         self.is_simple = limits.exchanges is None and form.media
 
     def run(self) -> None:
@@ -253,20 +257,25 @@ class _Collector:
         """Take messages of a stretch without anything else."""
         tokens = block.tokens
         if self.is_simple and (not self.form.is_counted or 0 not in tokens[start:stop]):
+            left = self.left
             low = self._count_back(tokens, max(start, stop - self.room), stop)
             self.is_full = low > start
             if low == stop:
                 return
-            self.room -= stop - low
             bodies, mentions = block.bodies(low, stop, _body_of, MENTION)
-            self.has_tools = self.has_tools or mentions
-            self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
-            return
+            if all(bodies) or None not in bodies:
+                self.room -= stop - low
+                self.has_tools = self.has_tools or mentions
+                self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
+                return
+            self.left, self.is_full = left, False  # some were redacted: they take no room
         taken: list[WindowEntry] = []
         for index in range(stop - 1, start - 1, -1):
             event = block.event(index)
             if not self._fits_exchange(block.roles[index], event):
                 break
+            if self._passes(event):
+                continue
             entry = self._entry(event)
             if not self._fits(entry.tokens):
                 break
@@ -305,6 +314,12 @@ class _Collector:
             if tools is None or not tools.results:
                 self.exchanges -= 1
         return True
+
+    def _passes(self, event: Event) -> bool:
+        """Whether a message was redacted; notes where it stood."""
+        if event.redacted:
+            self.redacted.append((event.sequence, event.role_code))
+        return event.redacted
 
     def _entry(self, event: Event) -> WindowEntry:
         body, made = event.body, None
@@ -357,6 +372,8 @@ class _Collector:
                 continue
             if not self._fits_exchange(event.role_code, event):
                 break
+            if self._passes(event):
+                continue
             entry = self._entry(event)
             if not self._fits(entry.tokens):
                 break
@@ -390,9 +407,24 @@ def collect_messages(scan: PathScan, limits: Limits, form: Form) -> list[Any]:
 def _window(taken: _Collector, limits: Limits, form: Form) -> Window:
     entries = _joined([page.entries() for page in taken.pages])
     window = Window(entries, taken.scan.leaf, taken.is_full, taken.compaction)
+    if taken.redacted:
+        _leave_out_halves(window, sorted(taken.redacted), form)
     if taken.has_tools:
         regroup(window, limits, form)
     return window
+
+
+def _leave_out_halves(window: Window, redacted: list[tuple[int, int]], form: Form) -> None:
+    entries = window.entries
+    bodies = [entry.body for entry in entries]
+    gone = half_redacted(
+        bodies,
+        [entry.sequence for entry in entries],
+        redacted,
+        lambda call: call.id in form.running,
+    )
+    window.left_out = _sequences([entries[index] for index in sorted(gone)])
+    window.entries = [each for index, each in enumerate(entries) if index not in gone]
 
 
 def _joined(pages: list[list[T]]) -> list[T]:
@@ -411,12 +443,12 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
     grouped = group(tools)
     if not form.repair:
         start = 0
-        while _is_orphan(tools, grouped, start):
+        while is_orphan(tools, grouped, start):
             start += 1
-        window.left_out = _sequences(entries[:start])
+        window.left_out += _sequences(entries[:start])
         window.entries = entries[start:]
         return
-    left_out = [index for index in grouped.orphans if _is_orphan(tools, grouped, index)]
+    left_out = [index for index in grouped.orphans if is_orphan(tools, grouped, index)]
     for index, missing in grouped.orphans.items():
         if index not in left_out:
             old = entries[index]
@@ -436,18 +468,8 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
                 window.is_cut = True
                 break
         kept.append(made)
-    window.left_out = _sequences([entries[index] for index in left_out])
+    window.left_out += _sequences([entries[index] for index in left_out])
     window.entries = _joined(kept)
-
-
-def _is_orphan(tools: list[Tools | None], grouped: Grouped, index: int) -> bool:
-    """Whether a message answers calls that are not there, and does nothing else."""
-    if index not in grouped.orphans:
-        return False
-    each = tools[index]
-    assert each is not None
-    is_all = len(grouped.orphans[index]) == len(each.results)
-    return is_all and not each.calls and not each.has_more
 
 
 def _sequences(entries: list[WindowEntry]) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.artifacts import content_addresses, contents_of
 from engine.drafting import draft_base, draft_control, make_ack
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.fold import encode_base
+from engine.redaction import Redacting
 from engine.state import read_fold, read_tree
 from eventlog.ack import Ack, Draft, Removal, Version
 from eventlog.arguments import seconds, whole
@@ -16,17 +17,11 @@ from eventlog.errors import SessionGoneError, SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX
 from eventlog.record import TOMBSTONE
 
-if TYPE_CHECKING:
-    from engine.store import Store
 
-
-class Removing:
+class Removing(Redacting):
     """The part of ``Session`` that removes."""
 
     __slots__ = ()
-
-    _store: Store
-    _name: tuple[str, str]
 
     def delete(self) -> Ack:
         """Delete the session: what it held cannot be read any more once this is durable.

@@ -577,7 +577,8 @@ class Session(Holding, UpTo):
     def history(self, limit: int | None = None) -> list[Any]:
         """The bodies of the last ``limit`` messages, oldest first, as they were given.
 
-        Messages that a roll-up trimmed (``max_messages``) are left out; ``events`` has them.
+        Messages that a roll-up trimmed (``max_messages``) are left out; ``events`` has them. In the
+        place of one that was redacted stands None; ``window`` leaves it out.
 
         Args:
             limit: How many; 0 gives none, None gives all.

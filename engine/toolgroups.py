@@ -17,11 +17,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.estimate import MEDIA_TYPES, is_media
+from engine.kinds import ROLES
 
 NO_RESULT: Final = "No result: the tool call was not completed."
 """What a synthetic result says."""
@@ -33,6 +35,10 @@ _BLOCKS: Final = {"tool_use": "anthropic", "tool_call": "prism", "toolCall": "ag
 _RESULT_ROLES: Final = ("tool", "toolResult")
 _RESULT_IDS: Final = ("tool_call_id", "toolCallId", "tool_use_id")
 
+
+_CALLING: Final = (0, ROLES["assistant"])  # codes of the roles of messages that may make calls
+_ANSWERING: Final = tuple([ROLES[role] for role in _RESULT_ROLES])  # and do nothing else
+_MAY_ANSWER: Final = (0, ROLES["user"])
 
 assert all([MENTION.decode() in each for each in (*_BLOCKS, *_RESULT_ROLES)])
 
@@ -225,6 +231,87 @@ def group(tools: list[Tools | None]) -> Grouped:
         for call in each.calls:
             owners[call.id] = number
     return Grouped(groups, orphans)
+
+
+def is_orphan(tools: list[Tools | None], grouped: Grouped, index: int) -> bool:
+    """Whether a message answers calls that are not there, and does nothing else."""
+    if index not in grouped.orphans:
+        return False
+    each = tools[index]
+    assert each is not None
+    is_all = len(grouped.orphans[index]) == len(each.results)
+    return is_all and not each.calls and not each.has_more
+
+
+def half_redacted(
+    bodies: Sequence[Any],
+    sequences: Sequence[int | None],
+    redacted: Sequence[tuple[int, int]],
+    is_running: Callable[[Call], bool],
+) -> set[int]:
+    """Indexes of messages that are left of tool groups of which a part was redacted.
+
+    Args:
+        bodies: The messages, in order.
+        sequences: Those of their events, None for what is no event.
+        redacted: Sequences and codes of the roles of redacted messages, rising.
+        is_running: Whether nobody has to answer a call yet.
+    """
+    tools = [tools_of(body) for body in bodies]
+    if not any(tools):
+        return set()
+    grouped = group(tools)
+    spoken = [
+        sequence
+        for sequence, body in zip(sequences, bodies, strict=True)
+        if sequence is not None and type(body) is dict and body.get("role") == "assistant"
+    ]
+    waiting: dict[int, list[int]] = {}  # whole groups, by the sequence of the call
+    for indexes, unanswered in grouped.groups:
+        sequence = sequences[indexes[0]]
+        if sequence is not None and not all([is_running(call) for call in unanswered]):
+            waiting[sequence] = indexes
+    gone = {index for call in answered_by(redacted, waiting, spoken) for index in waiting[call]}
+    calls = [sequence for sequence, role in redacted if role in _CALLING]
+    for index in grouped.orphans if calls else ():
+        sequence = sequences[index]
+        if sequence is not None and sequence > calls[0] and is_orphan(tools, grouped, index):
+            gone.add(index)
+    return gone
+
+
+def answered_by(
+    redacted: Sequence[tuple[int, int]], calls: Collection[int], spoken: Sequence[int]
+) -> set[int]:
+    """Which calls that nobody answers were answered by redacted messages, as far as one can tell.
+
+    A result that was redacted does not tell its call any more. It is taken for one of the last call
+    before it; where its role does not tell that it was a result, only up to the model's next
+    message.
+
+    Args:
+        redacted: Sequences and codes of the roles of redacted messages, rising.
+        calls: Sequences of messages with calls that nobody answers.
+        spoken: Sequences of other messages of the model, rising.
+    """
+    waiting = sorted(calls)
+    hidden = [each for each, role in redacted if role == ROLES["assistant"]]
+    found: set[int] = set()
+    for sequence, role in redacted:
+        place = bisect_left(waiting, sequence) - 1
+        if place < 0 or role not in (*_ANSWERING, *_MAY_ANSWER):
+            continue
+        call = waiting[place]
+        said = _between(hidden, call, sequence)
+        if role not in _ANSWERING:
+            said += _between(spoken, call, sequence)
+        if not said:
+            found.add(call)
+    return found
+
+
+def _between(sequences: Sequence[int], after: int, before: int) -> int:
+    return bisect_left(sequences, before) - bisect_right(sequences, after)
 
 
 Count = Callable[[Any], int]

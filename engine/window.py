@@ -38,6 +38,7 @@ class Viewing(Belongings):
     ) -> list[Any]:
         """What a model should see: bodies of messages, oldest first; see ``engine.modelview``.
 
+        Redacted messages are left out, and so is what is left of their tool groups.
         Of several limits all hold. Costs what it returns; a summary and synthetic results count.
 
         Args:

@@ -144,6 +144,7 @@ class Terms:
         already: Set by the writer when the append repeats an earlier one.
         digest: Keyed digest of ``key``, set by the writer.
         versions: What rows in ``state`` have to be.
+        number: The incarnation that is meant; None for any.
     """
 
     __slots__ = (
@@ -159,6 +160,7 @@ class Terms:
         "linked",
         "more",
         "named",
+        "number",
         "only_existing",
         "queued",
         "refers",
@@ -183,6 +185,7 @@ class Terms:
         queued: bool = False,
         removal: Removal | None = None,
         versions: Sequence[Version] = (),
+        number: int | None = None,
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
@@ -194,6 +197,7 @@ class Terms:
         self.named = named
         self.linked = linked
         self.versions = versions
+        self.number = number
         self.refers = refers
         self.caller_id = caller_id
         self.queued = queued

@@ -460,6 +460,13 @@ class Admission:
         following = 0 if terms.begin is None else terms.begin.first
         if state is not None:
             following = state.draft_next
+        current_number = None if state is None else state.number
+        if terms.number not in (None, current_number):
+            raise SessionGoneError(
+                "the session was deleted, or deleted and made anew",
+                expected=terms.number,
+                current=current_number,
+            )
         if terms.expected_head is not None:
             head = -1 if state is None else signed_head(state.draft_head)
             if terms.expected_head != head:

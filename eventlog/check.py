@@ -17,7 +17,8 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
     8. Each sealed event with an idempotency key has its row and each row its event, and they say
        the same; each event with a caller's id that was cut is found by it, and no entry of the id
        runs leads anywhere else.
-    9. Of what was removed nothing is left but what ``removal`` says is still to be done.
+    9. Of what was removed nothing is left but what ``removal`` says is still to be done, and of
+       what was redacted nothing that is content.
    10. The commit record's counts and transaction are those of the store.
    11. Blobs that events name are there and count just these references; contents have their
        addresses; every chunk belongs to a blob, or to what is pending (``blobcheck``).
@@ -57,8 +58,10 @@ from eventlog.record import (
     Flag,
     Origin,
     Record,
+    can_be_redacted,
     decode_extension,
     decode_record,
+    redacted_record,
     verify_record,
 )
 from eventlog.removal import RemovalRow
@@ -81,7 +84,9 @@ __all__ = ["CheckReport", "Finding", "check"]
 
 _FIRST_OF_RUN = int(Flag.FIRST_OF_RUN)
 _VOID = int(Flag.VOID)
-VOID_DIGEST = b"void"  # stands for the digest of an event that was removed
+_REDACTED = int(Flag.REDACTED)
+_OTHER_BYTES = _VOID | _REDACTED  # than those that its run of the chain was made of
+VOID_DIGEST = bytes(8) + bytes([_VOID])  # for an event whose bytes are not those of its run
 _HAS_BLOBS = int(Flag.HAS_BLOBS)
 _DIGEST_BYTES = 8 + 1  # of a record in the chain: its checksum, and its flags' first byte
 
@@ -485,6 +490,8 @@ class _Check:
         if Extension.METADATA in marks:
             fixes = marks.get(Extension.METADATA_FIXES)
             require_plain(decode_body(marks[Extension.METADATA], fixes, where=where), where=where)
+        if record.flags & _REDACTED:
+            self._check_redacted(where, session, record)
         opening = marks.get(Extension.OPENING)
         if record.sequence:
             if opening is not None:
@@ -497,6 +504,15 @@ class _Check:
             ("created_us", row.created_us, record.recorded_us),
             ("opening facts", session.opening.hex(), opening_checksum(opening).hex()),
         )
+
+    def _check_redacted(self, where: str, session: CheckedSession, record: Record) -> None:
+        """Nothing is left of what a redaction removes, and its kind is one that can lose it."""
+        self._report.count("redacted")
+        stored = record.stored()
+        if not can_be_redacted(record.kind_code):
+            self._report.add(where, "was redacted, and its kind cannot be", session.origin)
+        elif redacted_record(U64.pack(record.position), stored) != stored:
+            self._report.add(where, "was redacted, and has content", session.origin)
 
     def _compare(self, session: CheckedSession, *facts: tuple[str, object, object]) -> None:
         """One finding for all that the row says otherwise than the events do."""
@@ -528,7 +544,8 @@ class _Check:
         if any(digests[start : start + _DIGEST_BYTES]):
             self._report.add(where, f"a second event at position {position}", session.origin)
             return
-        digests[start : start + _DIGEST_BYTES] = _digest(stored)
+        is_redacted = bool(record.flags & _REDACTED)
+        digests[start : start + _DIGEST_BYTES] = VOID_DIGEST if is_redacted else _digest(stored)
         found = self._blocks.get(block)
         if found is None or not found.is_cut:
             self._follows()
@@ -630,7 +647,7 @@ class _Check:
             self._hot.append(None)
             self._hot_lost += 1
             return
-        self._hot.append(VOID_DIGEST if event.flags & _VOID else _digest(value))
+        self._hot.append(VOID_DIGEST if event.flags & _OTHER_BYTES else _digest(value))
         self._report.count("hot_records")
         if session is None:
             self._miss_row(number)

@@ -17,7 +17,7 @@ from typing import Final
 
 from eventlog.ack import Draft
 from eventlog.body import canonical_bytes, decode_marks, encode_plain
-from eventlog.record import HEAD, TAIL_KIND_BYTE, Extension, Record
+from eventlog.record import HEAD, TAIL_KIND_BYTE, Extension, Flag, Record
 
 _METADATA: Final = int(Extension.METADATA)
 _METADATA_FIXES: Final = int(Extension.METADATA_FIXES)
@@ -53,7 +53,9 @@ def fingerprint_of(drafts: Sequence[Draft]) -> bytes:
 
 
 def same_content(stored: Record, draft: Draft) -> bool:
-    """True when a stored event says what a draft says."""
+    """True when a stored event says what a draft says; of a redacted one nobody knows."""
+    if stored.flags & Flag.REDACTED:
+        return False
     tail = stored.head[HEAD.size :]
     if stored.branch:  # which the writer chose
         tail = tail[:_OFFSET] + bytes(_TOKENS - _OFFSET) + tail[_TOKENS:]

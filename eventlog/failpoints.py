@@ -33,6 +33,8 @@ NAMES: Final = frozenset(
         "rollup.after_state",  # rows of inline projections are put, the activity row is not
         "removal.after_row",  # a session's events are void, what is left to remove is noted
         "removal.after_slice",  # a part of it is removed, the commit record is not put
+        "redaction.after_records",  # events are redacted, what they named is not released
+        "redaction.after_slice",  # a slice is written, the commit record is not
         "rebuild.after_slice",  # a part of a table's next generation is put
         "rebuild.before_swap",  # it is complete, the old one empty, the commit record not put
         "merge.after_segments",  # merged segments are put, their sessions' rows are not

@@ -1,9 +1,9 @@
 """Recoding: how segments are compressed in a file that is written anew; for ``vacuum``.
 
 A dictionary holds sentences of the sessions that it was trained on. Once one of those was deleted,
-or a part of it purged, the dictionary goes too, and what names it is written again: with another
-one of the tenant that nothing was removed of, or with none. A new one was trained by then, if there
-is enough to learn from (``settling``).
+or a part of it purged or redacted, the dictionary goes too, and what names it is written again:
+with another one of the tenant that nothing was removed of, or with none. A new one was trained by
+then, if there is enough to learn from (``settling``).
 
 All others are compressed harder than there is time for beside appends, and with the newest
 dictionary of their tenant, which those from before it was trained do not have.
@@ -26,6 +26,7 @@ from eventlog.body import decode_body
 from eventlog.dictionary import REWRITE_LEVEL, Contexts, Dictionary, DictionaryRow
 from eventlog.errors import CorruptionError
 from eventlog.keys import PAIR
+from eventlog.rows import REDACTED
 from eventlog.segment import SegmentPrefix, decode_segment, join_segments
 from eventlog.tables import ReadTables
 
@@ -156,4 +157,4 @@ def _has_gone(tables: ReadTables, number: int, first: int) -> bool:
         row = tables.load_row(number)
     except CorruptionError:
         return True
-    return row.is_gone or row.first > first
+    return row.is_gone or row.first > first or row.flags & REDACTED > 0

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_digest
 
-from eventlog.body import decode_marks
+from eventlog.body import decode_marks, encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
 from eventlog.limits import BATCH_EVENTS_MAX, EVENT_BLOBS_MAX
@@ -66,6 +66,7 @@ USAGE: Final = 78  # what was used: tokens, seconds, characters
 ARTIFACTS: Final = 79  # what tools made
 RUNS: Final = 80  # runs of an agent, from their beginnings to their ends
 TOOL_CALLS: Final = 81  # calls of tools, likewise
+REDACTION: Final = 82  # events lost their content
 BELONGS: Final = frozenset({USAGE, ARTIFACTS})
 """Control kinds whose parent is the public event that they belong to."""
 
@@ -89,6 +90,7 @@ class Flag(IntFlag):
     NAMED = 64  # the extension holds a caller's id
     ROLLS_UP = 128  # a logical roll-up of the session comes after this event
     OPENS_BRANCH = 256  # the first event of its branch
+    REDACTED = 512  # its content was removed, and nothing else of it
 
 
 class Extension(IntEnum):
@@ -318,6 +320,46 @@ def void_record(key: bytes, value: bytes) -> bytes:
     )
 
 
+def can_be_redacted(kind: int) -> bool:
+    """Whether events of a kind have content that nothing else is made of.
+
+    What other control kinds say stands in ``state`` too, and is changed by what follows it.
+    """
+    return kind < CONTROL or kind in _BESIDE
+
+
+def is_redacted(value: bytes) -> bool:
+    """Whether a stored record was redacted."""
+    return value[FLAGS_BYTE + 1] & _REDACTED_BYTE != 0
+
+
+def redacted_record(key: bytes, value: bytes) -> bytes:
+    """What a redacted record leaves: all that other events and lookups are made of.
+
+    The body becomes null. Metadata, blobs and fixes go; who names the event (its id), what it
+    belongs to (a run, a turn), and the digests of an idempotency key stay. Of a record that was
+    redacted the same comes back.
+
+    Args:
+        key: The record's key.
+        value: Its stored bytes, whose checksum was checked.
+
+    Raises:
+        CorruptionError: The extension is not what the flags say.
+    """
+    *fields, flags, size = HEADER.unpack_from(value, CHECKSUM_BYTES)
+    if HEADER_BYTES + size > len(value):
+        raise CorruptionError("record is shorter than its extension", where=_where(key))
+    extension = value[HEADER_BYTES : HEADER_BYTES + size]
+    marks = decode_extension(extension, flags, _where(key))
+    kept = {mark: said for mark, said in marks.items() if mark not in _CONTENT}
+    if len(kept) < len(marks):
+        extension = encode_plain(kept) if kept else b""
+    flags = flags & ~_OF_CONTENT | _REDACTED
+    rest = HEADER.pack(*fields, flags, len(extension)) + extension + _NULL
+    return seal_record(key, rest)
+
+
 def void_event(position: int, origin: Origin, sequence: int, factory: Factory[R]) -> R:
     """An event without content, for a position whose event is void."""
     head = HEADER.pack(position, 0, NO_PARENT, 0, NO_TIME, 0, 0, 0, 0, VOID, 0, _VOID, 0)
@@ -389,6 +431,14 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
 _OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
 _STRUCTURE: Final = int(Flag.FIRST_OF_COMMIT | Flag.FIRST_OF_RUN)
 _VOID: Final = int(Flag.VOID)
+_REDACTED: Final = int(Flag.REDACTED)
+_REDACTED_BYTE: Final = _REDACTED >> 8
+_OF_CONTENT: Final = int(Flag.HAS_BLOBS | Flag.INDEXABLE)  # say something of what goes
+_CONTENT: Final = frozenset(
+    (Extension.METADATA, Extension.METADATA_FIXES, Extension.BODY_FIXES, Extension.BLOBS)
+)
+_BESIDE: Final = (METRIC, ANNOTATION)
+_NULL: Final = encode_plain(None)
 _TYPES: Final = {int(key): kind for key, kind in _MARK_TYPES.items()}  # of plain, quicker keys
 _ID: Final = int(Extension.ID)
 _KEY_DIGEST: Final = int(Extension.KEY_DIGEST)

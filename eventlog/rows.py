@@ -89,8 +89,8 @@ class CommitRecord:
         previous: Checksum of the commit record before this one.
         dictionaries_made: Dictionary numbers handed out so far.
         blobs_made: Blob numbers handed out so far.
-        removals: Deletions and purges so far; who sees another number forgets whose events are
-            whose.
+        removals: Deletions, purges and steps of redactions so far; who sees another number forgets
+            whose events are whose, and what they held.
         roles: Which named database serves as which table (``roles``).
         version: The store's format version; 1 has none of the four before this.
     """
@@ -194,6 +194,7 @@ NO_SEQUENCE: Final = 2**64 - 1
 GONE: Final = 1  # a session row's flags
 ERASED: Final = 2
 HELD: Final = 4
+REDACTED: Final = 8
 
 
 @dataclass(slots=True)
@@ -213,7 +214,7 @@ class SessionRow:
         segments: Segments of the session.
         since_roll_up: Messages since the last logical roll-up.
         flags: ``GONE`` when it was deleted, ``ERASED`` when that erases, ``HELD`` when a blob
-            stayed because somebody had put it again.
+            stayed because somebody had put it again, ``REDACTED`` when events lost their content.
         tenant: The tenant's name.
         name: The session's name.
         opening: Facts given at creation, plain data or None.
@@ -299,7 +300,7 @@ class SessionRow:
             or not 0 <= row.trimmed <= row.messages
             or not 0 <= row.head_branch <= max(0, row.branches - 1) < SESSION_BRANCHES_MAX
             or row.since_roll_up > row.messages
-            or row.flags & ~(GONE | ERASED | HELD)
+            or row.flags & ~(GONE | ERASED | HELD | REDACTED)
         ):
             raise CorruptionError("row has numbers that cannot be", where=where)
         return row

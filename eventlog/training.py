@@ -9,8 +9,8 @@ Invariants:
     2. What a dictionary is judged by are segments that it was not trained on. One that gains less
        than its aim asks for over what is in use is not stored, and each training of a tenant
        beside appends doubles what has to be sealed before its next.
-    3. Nothing is stored when a session was deleted or purged since the samples were read, nor when
-       another process stored one for the same tenant.
+    3. Nothing is stored when a session was deleted, purged or redacted since the samples were read,
+       nor when another process stored one for the same tenant.
     4. A dictionary that is damaged is not used for new segments; it stops nobody from sealing.
 """
 
@@ -44,7 +44,7 @@ from eventlog.limits import (
     SLICE_US,
     TRAIN_BYTES,
 )
-from eventlog.rows import CommitRecord
+from eventlog.rows import REDACTED, CommitRecord
 from eventlog.sealing import Sealing
 from eventlog.seams import CLOCK
 from eventlog.segmentcache import SegmentCache
@@ -410,11 +410,13 @@ def _newest_segment(
 ) -> tuple[Segment, int] | None:
     """A session's newest segment, and its first sequence that is not void.
 
-    None where an activity row was replaced or leads to damage.
+    None where an activity row was replaced or leads to damage, and of one that was redacted.
     """
     try:
         row = tables.load_row(number)
         if row.last_position != position or row.tenant_number != tenant_number or row.is_gone:
+            return None
+        if row.flags & REDACTED:  # of its next redaction nothing would tell
             return None
         newest = next(tables.segments(number, row.sealed - 1, cache, kept_from=U64_MAX), None)
     except CorruptionError:

@@ -119,6 +119,7 @@ class Views:
         tables: ReadTables,
         name: Name,
         seen: int,
+        generation: int,
         state: SessionState | None,
         loose: Loose | None,
         stop: int,
@@ -130,6 +131,7 @@ class Views:
             tables: The transaction.
             name: The session's names.
             seen: Position that the index had reached before the view was taken.
+            generation: The one that it was of by then.
             state: The view: what memory holds of the session.
             loose: Its loose list.
             stop: How many entries that had.
@@ -140,8 +142,14 @@ class Views:
         self._cache.begin(tables.epoch)
         if not index.is_current(record):
             self._catch_up(tables, record)
-        if record.last_position > seen or state is None:
-            state = index.names.get(name)
+        if record.last_position > seen or state is None or record.generation != generation:
+            # What was taken of an earlier generation may be records that were redacted since.
+            names = index.names  # another one when memory begins anew
+            if not index.is_current(record):
+                return None
+            state = names.get(name)
+            if index.names is not names:
+                return None
             if state is not None:
                 branching = state.branching
                 loose = state.loose
@@ -435,6 +443,7 @@ class _SessionRead:
         index, environment = views._index, views._environment
         while True:
             seen = index.position  # first: what is merged later may be missing in the view
+            generation = index.generation
             state = index.names.get(name)
             branching = None if state is None else state.branching
             loose = None if state is None else state.loose
@@ -444,7 +453,7 @@ class _SessionRead:
             transaction = read.__enter__()
             try:
                 tables = ReadTables(transaction, environment.db)
-                found = views._view(tables, name, seen, state, loose, stop, branching)
+                found = views._view(tables, name, seen, generation, state, loose, stop, branching)
             except _NoSession:
                 return None
             except BaseException as error:

@@ -23,6 +23,8 @@ class Fact:
     recorded_us: int = 1_767_603_600_000_000
     tenant: str = ""
     session: str = "call-1"
+    redacted: bool = False
+    role: str | None = None
 
 
 def text_of(fact: Fact, clip: int | None = None) -> str:
@@ -43,6 +45,16 @@ def text_of(fact: Fact, clip: int | None = None) -> str:
 )
 def test_offset(offset_us: int, text: str) -> None:
     assert offset_text(offset_us) == text
+
+
+def test_that_an_event_was_redacted_is_seen() -> None:
+    assert text_of(Fact(redacted=True, role="user")).endswith("user        [redacted]")
+    assert text_of(Fact(redacted=True, kind="my.kind")).endswith("my.kind     [redacted]")
+    stray = "".join(text for text, _ in stray_entry(Fact(redacted=True, role="tool")))  # type: ignore[arg-type]
+    assert stray.endswith("tool        [redacted]")
+    assert text_of(Fact(body={"role": "user", "content": None}, role="user")).endswith(
+        "user        "
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ R3   positions and sequences are dense; numbers are never used again
 R4   an append is there whole or not at all, and in one incarnation
 R5   an incarnation is gone only if somebody asked for it, and whoever was told so was right
 R6   of an erased incarnation no live record holds anything
+R8   what was redacted says nothing, and nobody but who was asked to redacted it
 R7   the store's own check finds nothing
 """
 
@@ -33,11 +34,15 @@ U64_LITTLE: Final = Struct("<Q")
 
 @dataclass(slots=True)
 class Asked:
-    """An operation that was submitted; ``count`` of a purge is the first sequence to stay."""
+    """An operation that was submitted.
+
+    ``count`` of a purge is the first sequence to stay, of a redaction the first to be redacted.
+    """
 
     name: Name
     way: str
     count: int
+    last: int = 0
     told: list[Told] = field(default_factory=list)
     is_refused: bool = False
 
@@ -92,7 +97,8 @@ class Incarnations:
                 if "do" in line:
                     tenant, session = line["name"]
                     self.asked.setdefault(
-                        line["do"], Asked((tenant, session), line["way"], line["count"])
+                        line["do"],
+                        Asked((tenant, session), line["way"], line["count"], line.get("last", 0)),
                     )
                 elif "ack" in line:
                     told = Told(line["number"], line["first"], line["last"], line["position"])
@@ -212,29 +218,51 @@ class Incarnations:
             self._hold(listed == wanted, f"R2: {tenant!r} lists {listed}, not {wanted}")
 
     def _judge_appends(self, name: Name, number: int, incarnation: Incarnation) -> None:
-        """Its events are appends to it, each whole and once."""
-        seen: set[str] = set()
-        events = [event for event in incarnation.kept() if event.kind not in CONTROLS]
-        while events:
-            operation, count = events[0].body["operation"], events[0].body["count"]
-            start = events[0].body["place"]  # more than 0: the front of it was purged
-            self._hold(
-                start == 0 or (events[0].sequence == incarnation.first and not seen),
-                f"R4: {events[0]} in {number} is not the first of {operation}",
-            )
+        """Its events are appends to it, each whole and once, but for what was redacted of them."""
+        placed = {
+            event.sequence: event for event in incarnation.kept() if event.kind not in CONTROLS
+        }
+        seen: dict[str, int] = {}
+        for sequence, event in placed.items():
+            if event.redacted:
+                self._judge_redacted(name, event)
+                continue
+            operation, count = event.body["operation"], event.body["count"]
+            start = sequence - event.body["place"]
             asked = self.asked.get(operation)
             self._hold(
                 asked is not None and asked.name == name and asked.count == count,
-                f"R4: {events[0]} of {operation} belongs to {asked}, not to {name}",
+                f"R4: {event} of {operation} belongs to {asked}, not to {name}",
             )
-            self._hold(operation not in seen, f"R4: {operation} is in {number} twice")
-            seen.add(operation)
             self._hold(
-                [event.body for event in events[: count - start]]
-                == bodies_of(operation, count)[start:],
+                seen.setdefault(operation, start) == start, f"R4: {operation} is in {number} twice"
+            )
+            self._hold(
+                event.body == bodies_of(operation, count)[sequence - start],
+                f"R4: {event} of {operation} is another",
+            )
+        for operation, start in seen.items():  # the front of one may have been purged
+            own = range(max(start, incarnation.first), start + self.asked[operation].count)
+            self._hold(
+                all(
+                    [
+                        each in placed
+                        and (placed[each].redacted or placed[each].body["operation"] == operation)
+                        for each in own
+                    ]
+                ),
                 f"R4: {operation} in {number} is not whole",
             )
-            del events[: count - start]
+
+    def _judge_redacted(self, name: Name, event: Event) -> None:
+        """It says nothing, and somebody asked for that."""
+        said = (event.body, event.metadata, event.blobs)
+        self._hold(said == (None, None, ()), f"R8: {event} was redacted and says {said}")
+        asked = [each for each in self.asked.values() if (each.name, each.way) == (name, "redact")]
+        self._hold(
+            any([each.count <= event.sequence <= each.last for each in asked]),
+            f"R8: nobody redacted {event} of {name}",
+        )
 
     def _judge_floor(self, name: Name, first: int) -> None:
         """Nothing was purged but what somebody asked for."""
@@ -249,6 +277,13 @@ class Incarnations:
                 removers[asked.name].append(asked)
         for operation, asked in self.asked.items():
             for told in asked.told:
+                if asked.way == "redact":
+                    events = found[told.number].events[told.first : told.last + 1]
+                    self._hold(
+                        all([each.redacted or each.kind in CONTROLS for each in events]),
+                        f"R8: {operation}, told {told}, left {events}",
+                    )
+                    continue
                 event = every[told.position - 1]
                 self._hold(
                     (event.session_number, event.sequence) == (told.number, told.last)
@@ -277,7 +312,12 @@ class Incarnations:
                     events = incarnation.events[first : told.last + 1]
                     wanted = bodies_of(operation, asked.count)[first - told.first :]
                     self._hold(
-                        [event.body for event in events] == wanted,
+                        all(
+                            [
+                                event.redacted or event.body == body
+                                for event, body in zip(events, wanted, strict=True)
+                            ]
+                        ),
                         f"R1: {operation}, told {told}, holds {events}",
                     )
                 elif asked.way == "purge":

@@ -16,9 +16,10 @@ from tests.crash.driver import OPENINGS_MAX, arm, wait_at
 from tests.crash.journal import Journal
 from tests.crash.upkeep import AFTER, WAIT_S, Work
 from tests.crash.works_of_files import FILE_WORKS
+from tests.crash.works_of_redaction import REDACTION_WORKS
 from tests.crash.works_of_removal import REMOVAL_WORKS
 
-WORKS: Final[dict[str, Work]] = {**REMOVAL_WORKS, **FILE_WORKS}
+WORKS: Final[dict[str, Work]] = {**REMOVAL_WORKS, **FILE_WORKS, **REDACTION_WORKS}
 
 
 def prepare(path: str, name: str) -> None:

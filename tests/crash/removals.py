@@ -35,7 +35,7 @@ from tests.format import independent
 
 SHARED: Final[tuple[Name, ...]] = (("", "call"), ("acme", "call"), ("acme", "a:b"))
 UNWATCHED: Final = ("filler", "auditor")  # sessions that are not of a writer
-CONTROLS: Final = ("open", "void", "tombstone", "base", "variables")
+CONTROLS: Final = ("open", "void", "tombstone", "base", "variables", "redaction")
 CONTENTS: Final = [bytes([number]) * 30_000 for number in range(3)]
 SETTLE_S: Final = 20.0
 
@@ -62,8 +62,8 @@ class Churn:
         """Submit the next operation."""
         random = self._random
         name = random.choice(self._names)
-        ways = ("append", "delete", "erase", "purge", "again", "create", "state", "blob")
-        way = random.choices(ways, (70, 7, 4, 8, 10, 6, 8, 8))[0]
+        ways = ("append", "delete", "erase", "purge", "again", "create", "state", "blob", "redact")
+        way = random.choices(ways, (70, 7, 4, 8, 10, 6, 8, 8, 8))[0]
         if way == "again" and self._keyed:
             operation, name, count = random.choice(self._keyed)
             self._append(operation, name, count, operation)
@@ -94,6 +94,8 @@ class Churn:
             self._waiting.append((operation, session_of(self._store, name).delete()))
         elif way == "erase":
             self._erase(name)
+        elif way == "redact":
+            self._redact(name)
         else:
             self._purge(name)
 
@@ -129,6 +131,23 @@ class Churn:
             last=receipt.event_count,
             position=receipt.position,
         )
+
+    def _redact(self, name: Name) -> None:
+        session = session_of(self._store, name)
+        info = session.info()
+        if info is None:
+            return
+        operation = self._name()
+        first = self._random.randrange(info.event_count)
+        last = min(first + self._random.choice((0, 3, 50)), info.event_count - 1)
+        self._notes.write(do=operation, name=name, way="redact", count=first, last=last)
+        try:
+            receipt = session.redact(first, last)
+        except (ConflictError, UsageError) as error:  # others were quicker
+            self._notes.write(no=operation, text=str(error))
+            return
+        number, position = receipt.number, receipt.position or 0
+        self._notes.write(ack=operation, number=number, first=first, last=last, position=position)
 
     def _purge(self, name: Name) -> None:
         session = session_of(self._store, name)
@@ -226,6 +245,7 @@ class Watcher:
         self._gone: set[int] = set()
         self._floors: dict[int, int] = defaultdict(int)  # by number: events below are void
         self._names: dict[int, Name] = {}
+        self._redacted: set[tuple[int, int]] = set()  # numbers and sequences
 
     def take(self, event: Event) -> None:
         """An event of any way of reading."""
@@ -242,6 +262,11 @@ class Watcher:
         assert self._names.setdefault(number, name) == name, f"{number} is {name} and another"
         if event.kind in CONTROLS or event.session in UNWATCHED:
             return
+        if event.redacted:
+            self._redacted.add((number, event.sequence))
+            assert (event.body, event.metadata, event.blobs) == (None, None, ()), event
+            return
+        assert (number, event.sequence) not in self._redacted, f"what {event} said came back"
         body = event.body
         assert body == body_of(body["operation"], body["place"], body["count"]), event
 
@@ -293,6 +318,9 @@ class Watcher:
         """Bodies that came in one piece follow each other as they were appended."""
         before: Any = None
         for body in bodies:
+            if body is None:  # redacted
+                before = None
+                continue
             assert body == body_of(body["operation"], body["place"], body["count"]), name
             if before is None:
                 pass

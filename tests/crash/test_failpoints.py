@@ -17,7 +17,7 @@ from tests.crash.stage import Stage
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watchdog")]
 
 CALLERS = ("create.", "stage.", "backup.", "vacuum.", "upgrade.")  # passed on a caller's thread
-MAINTAINED = ("removal.", "rebuild.")  # passed by the works of maintenance
+MAINTAINED = ("removal.", "redaction.", "rebuild.")  # passed by the works of maintenance
 DRIVEN = frozenset({name for name in NAMES if not name.startswith(MAINTAINED)})
 
 

@@ -52,6 +52,7 @@ from eventlog.record import (
     Record,
     decode_record,
     encode_record,
+    redacted_record,
     verify_record,
     void_record,
 )
@@ -255,6 +256,25 @@ def _encode_void(values: Values) -> Row:
     }
     key, stored = _encode_record(fields)
     return key, void_record(key, stored)
+
+
+def _encode_redacted(values: Values) -> Row:
+    """The record before it was redacted, with content of every kind in it."""
+    content: Values = {
+        5: encode_plain({"a": b"\xed\xa0\xbd"}),
+        12: [["s", "said"]],
+        13: [["s", "a"]],
+        17: [bytes(range(16))],
+    }
+    marks = {**decode_body(values["extension"]), **content}
+    fields = {
+        **values,
+        "flags": values["flags"] & ~int(Flag.REDACTED) | int(Flag.INDEXABLE | Flag.HAS_BLOBS),
+        "extension": encode_plain({key: marks[key] for key in sorted(marks)}),
+        "body": encode_plain({"said": b"\xed\xa0\xbd"}),
+    }
+    key, stored = _encode_record(fields)
+    return key, redacted_record(key, stored)
 
 
 def _encode_blob(values: Values) -> Row:
@@ -470,6 +490,7 @@ KINDS = {
     "activity": Kind(_encode_activity, _decode_activity),
     "removal": Kind(_encode_removal, _decode_removal),
     "void": Kind(_encode_void, _decode_record),
+    "redacted": Kind(_encode_redacted, _decode_record),
     "blob": Kind(_encode_blob, _decode_blob),
     "pending blob": Kind(_encode_pending, _decode_pending),
     "raw chunk": Kind(_encode_chunk, _decode_chunk),
@@ -552,6 +573,16 @@ MARKED: Values = {
         }
     ),
     "body": encode_plain({"n": [bytes.fromhex("fff8000000abcdef")]}),
+}
+REDACTED: Values = {
+    **MARKED,
+    "kind": 1,
+    "role": 2,
+    "flags": 2 | 4 | 32 | 64 | 512,
+    "extension": encode_plain(
+        {key: said for key, said in decode_body(MARKED["extension"]).items() if key not in (5, 12)}
+    ),
+    "body": b"\xf6",
 }
 OPEN: Values = {
     **PLAIN,
@@ -648,6 +679,7 @@ CASES = [
     Case("record_plain", "record", PLAIN),
     Case("record_marked", "record", MARKED),
     Case("record_open", "record", OPEN),
+    Case("record_redacted", "redacted", REDACTED),
     Case(
         "segment_raw",
         "raw segment",
@@ -768,6 +800,7 @@ CASES = [
         "session",
         {**SESSION, "tenant": "", "name": "", "opening": None, "flags": 1, "sealed": 9, "first": 8},
     ),
+    Case("session_redacted", "session", {**SESSION, "sealed": 9, "flags": 8}),
     Case("tenant", "tenant", {"number": 1, "secret": SECRET, "name": "acme"}),
     Case("tenant_nameless", "tenant", {"number": 2, "secret": SECRET[::-1], "name": ""}),
     Case("name", "name", {"tenant": "acme", "session": "call-42", "number": 7}),

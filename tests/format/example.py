@@ -18,7 +18,7 @@ from eventlog.idrows import IdDirectory, IdRun, encode_blocks, encode_filter, ta
 from eventlog.keys import PAIR, U64, U64_MAX, name_key
 from eventlog.order import next_link
 from eventlog.place import encode_marker
-from eventlog.record import decode_record
+from eventlog.record import decode_record, redacted_record
 from eventlog.rows import (
     COMMIT_KEY,
     NO_LINK,
@@ -177,6 +177,7 @@ def generate() -> str:
             *_sealed(ledger, state.row.copy(), digest[1], keyed),
             *_ids(),
             *_export(ledger),
+            *_redacted(ledger),
         ]
     )
 
@@ -407,6 +408,25 @@ def _export(ledger: Ledger) -> list[str]:
     for position, value in enumerate(ledger.values, 1):
         found.append(event_to_line(decode_record(origin, position, value, Event)))
     return [*found, "```"]
+
+
+def _redacted(ledger: Ledger) -> list[str]:
+    key = U64.pack(2)
+    value = redacted_record(key, ledger.values[1])
+    length = int.from_bytes(value[76:80], "little")
+    event = decode_record(ledger.index.states[1].origin, 2, value, Event)
+    return [
+        "",
+        "Once the second event is redacted (section 5.11), its record keeps its id (key 1), and",
+        "the body is null; the flags are NAMED and REDACTED:",
+        "",
+        *row("log.00", key, "position", value, RECORD, [(length, "extension"), (1, "body")]),
+        "and its export line is this one:",
+        "",
+        "```json",
+        event_to_line(event),
+        "```",
+    ]
 
 
 def insert(document: str) -> str:

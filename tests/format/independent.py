@@ -26,7 +26,7 @@ HOT_TABLE = 4 * BLOCK
 HOT_TABLES = 48
 NONE = 2**64 - 1
 TOMBSTONE, VOID, HEAD_MOVE = 65, 70, 71
-OPENS = 256
+OPENS, REDACTED = 256, 512
 GONE, ERASED = 1, 2
 RECORD = struct.Struct("<8sQQQQqQQIIBBHI")
 SEGMENT = struct.Struct("<8sBBBBIQQQQQQIIQ")
@@ -65,6 +65,7 @@ KINDS = {
     79: "artifacts",
     80: "runs",
     81: "tool_calls",
+    82: "redaction",
 }
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4, "developer": 5, "toolResult": 6}
 
@@ -235,14 +236,21 @@ class Event:
     metadata: Any
     body: Any
     blobs: tuple[bytes, ...]
+    redacted: bool = False
+    role: str | None = None
 
 
 def decode_event(position: int, value: bytes, session: Session) -> Event:
     """A checked record's meaning."""
-    fields = RECORD.unpack_from(value)
-    _, number, sequence, parent, recorded, given, _, _, _, tokens, kind, _, _, length = fields
+    _, number, sequence, parent, recorded, given, *_ = RECORD.unpack_from(value)
+    tokens, kind, role, flags, length = RECORD.unpack_from(value)[-5:]
     assert number == session.number
     marks = cbor2.loads(value[80 : 80 + length]) if length else {}
+    is_redacted = bool(flags & REDACTED)
+    if is_redacted:  # section 5.11
+        assert kind < 64 or KINDS[kind] in ("metric", "annotation")
+        assert value[80 + length :] == b"\xf6"
+        assert not flags & (1 | 16) and not marks.keys() & {5, 12, 13, 17}
     opening = marks.get(10)
     return Event(
         tenant=session.tenant,
@@ -263,6 +271,8 @@ def decode_event(position: int, value: bytes, session: Session) -> Event:
         metadata=unfix(cbor2.loads(marks[5]), marks.get(13)) if 5 in marks else None,
         body=unfix(cbor2.loads(value[80 + length :]), marks.get(12)),
         blobs=tuple(marks.get(17, ())),
+        redacted=is_redacted,
+        role={code: name for name, code in ROLES.items()}.get(role) if is_redacted else None,
     )
 
 
@@ -637,7 +647,8 @@ class Reader:
     def _check_chain(self) -> None:
         """Recompute the chain from flags and checksums, and compare block by block.
 
-        From a run on that a void event was in, the link is not known up to the block's end.
+        From a run on that a void or redacted event was in, the link is not known up to the block's
+        end.
         """
         link: bytes | None = bytes(16)
         run: list[bytes | None] = []
@@ -655,7 +666,7 @@ class Reader:
             if flags & 4 and run:
                 link = closed()
                 run, first = [], position
-            run.append(None if stored is None else stored[:8])
+            run.append(None if stored is None or flags & REDACTED else stored[:8])
             if position % BLOCK and position != self.last_position:
                 continue
             link = closed()

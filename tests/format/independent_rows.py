@@ -328,6 +328,7 @@ ROWS: dict[str, Callable[[bytes, bytes], Values]] = {
     "key": keyed_result,
     "removal": removal,
     "void": record,
+    "redacted": record,
     "activity": activity,
     "blob": blob,
     "pending blob": pending,
@@ -457,17 +458,20 @@ def content_name(content: bytes) -> str:
     return blake2b(content, digest_size=32).hexdigest()
 
 
+OMITTED_EMPTY = ("tenant", "opening", "tokens", "blobs", "redacted")
+
+
 def export_line(event: Event, contents: Sequence[bytes] = ()) -> str:
     """An event's export line, without the line feed; with the contents that it names."""
     values = {**asdict(event), "blobs": [content_name(content) for content in contents]}
     keys = (
         "tenant session sequence parent kind id time_us recorded_us tokens run_id turn_id "
-        "speech_id request_id opening metadata blobs body"
+        "speech_id request_id opening metadata blobs redacted role body"
     ).split()
     parts = []
     for key in keys:
         value = values[key]
-        if value is None or (not value and key in ("tenant", "opening", "tokens", "blobs")):
+        if value is None or (not value and key in OMITTED_EMPTY):
             continue
         parts.append(f'"{key}":{value_line(value)}')
     return "{" + ",".join(parts) + "}"

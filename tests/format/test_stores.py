@@ -102,6 +102,8 @@ def test_the_document_alone_is_enough_to_read_it(folder: Path) -> None:
         for event, found in zip(events, reader.events(), strict=True):
             for name in independent.Event.__dataclass_fields__:
                 ours, theirs = getattr(event, name), getattr(found, name)
+                if name == "role" and not event.redacted:
+                    ours = None  # of others the body tells it
                 assert identical(ours, theirs), (event.position, name)
         for info in store.tenant("acme").sessions(limit=1_000).sessions:
             session = reader.find("acme", info.name)

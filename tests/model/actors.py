@@ -46,6 +46,7 @@ from tests.model.model import (
     Placed,
     Queued,
     Read,
+    Redact,
     Refused,
     RollUp,
     Sessions,
@@ -98,6 +99,10 @@ def _perform(store: Store, op: Op) -> Any:
             return placed(_session(store, op).roll_up().result(HANG_S))
         case Delete():
             return _delete(_session(store, op), op)
+        case Redact():
+            receipt = _session(store, op).redact(op.first, op.last)
+            counts = receipt.event_count, receipt.already_count, receipt.kept_count
+            return (*counts, receipt.sequence)
         case Checkout():
             return placed(_session(store, op).checkout(op.leaf).result(HANG_S))
         case Fork():
@@ -202,7 +207,7 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
         options |= {
             name: getattr(new, name)
             for name in New.__slots__
-            if name not in ("body", "kind") and getattr(new, name) is not None
+            if name not in ("body", "kind", "redacted", "role") and getattr(new, name) is not None
         }
         if new.kind == "message" and not op.as_event:
             return session.append(new.body, **options)
@@ -277,6 +282,7 @@ def event_facts(event: Event) -> Exact:
         event.speech_id,
         event.request_id,
         exact(event.opening),
+        event.redacted,
     )
 
 

@@ -12,10 +12,14 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-CONTROLS = ("open", "variables", "roll_up", "tombstone", "head_move", "branch_name", "metric")
+CONTROLS = (
+    *("open", "variables", "roll_up", "tombstone", "head_move", "branch_name", "metric"),
+    "redaction",
+)
+ROLES = ("system", "user", "assistant", "tool", "developer", "toolResult")
 
 Exact = Any  # what ``exact`` gives, and tuples of plain values that hold such
 
@@ -37,6 +41,8 @@ class New:
     turn_id: str | None = None
     speech_id: str | None = None
     request_id: str | None = None
+    redacted: bool = False
+    role: str | None = None  # of one that was redacted; of others the body tells it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,16 @@ class Delete:
     tenant: str
     session: str
     is_erased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Redact:
+    """``redact``."""
+
+    tenant: str
+    session: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +285,7 @@ Op = (
     | Update
     | RollUp
     | Delete
+    | Redact
     | Checkout
     | Fork
     | Branches
@@ -373,7 +390,7 @@ class Kept:
         if self._facts is not None:
             return self._facts
         new = self.new
-        role = new.body.get("role") if type(new.body) is dict else None
+        role = new.body.get("role") if type(new.body) is dict else new.role
         self._facts = (
             self.session.tenant,
             self.session.name,
@@ -395,8 +412,22 @@ class Kept:
             new.speech_id,
             new.request_id,
             exact(self.opening),
+            new.redacted,
         )
         return self._facts
+
+    def redact(self) -> None:
+        """Lose what it says, and nothing else."""
+        new = self.new
+        role = new.body.get("role") if type(new.body) is dict and new.kind == "message" else None
+        self.new = replace(
+            new,
+            body=None,
+            metadata=None,
+            redacted=True,
+            role=role if type(role) is str and role in ROLES else None,
+        )
+        self._facts = None
 
 
 @dataclass(slots=True)
@@ -613,6 +644,8 @@ class ModelStore:
                 return self.roll_up(op)
             case Delete():
                 return self.delete(op)
+            case Redact():
+                return self.redact(op)
             case Checkout():
                 return self.move(op, -1 if op.leaf is None else op.leaf)
             case Fork():
@@ -673,6 +706,7 @@ class ModelStore:
         same = [
             kept is not None
             and kept.session is session
+            and not kept.new.redacted
             and kept.new.kind == new.kind
             and content(kept.new.body) == content(new.body)
             and _marks(kept.new) == _marks(new)
@@ -799,6 +833,34 @@ class ModelStore:
         self.ids = {name: each for name, each in self.ids.items() if each.session is not session}
         session.tenant = session.name = ""
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
+
+    def redact(self, op: Redact) -> Any:
+        """See ``Redact``: how many events lost what they say, had lost it or keep it, and where."""
+        session = self.sessions.get((op.tenant, op.session))
+        if session is None:
+            return Refused("SessionNotFoundError")
+        if op.last >= len(session.events):
+            return Refused("UsageError")
+        counts = [0, 0, 0]
+        for kept in session.events[op.first : op.last + 1]:
+            if kept.new.kind in CONTROLS and kept.new.kind != "metric":
+                counts[2] += 1
+            elif kept.new.redacted:
+                counts[1] += 1
+            else:
+                counts[0] += 1
+                kept.redact()
+        said = None
+        for kept in session.events[op.last + 1 :]:
+            if kept.new.kind == "redaction":
+                told = kept.new.body
+                if told["first"] <= op.first and op.last <= told["last"]:
+                    said = kept.sequence
+        if counts[0] or (said is None and counts[1]):
+            body = {"first": op.first, "last": op.last}
+            said = self._keep(session, New(body, kind="redaction")).sequence
+            self._end(session)
+        return (*counts, said)
 
     def _end(self, session: ModelSession, *, forced: bool = False) -> None:
         """An append is whole."""
@@ -1007,6 +1069,8 @@ def line_of(
         "request_id": new.request_id,
         "opening": None if not opening else escape(opening),
         "metadata": None if new.metadata is None else escape(new.metadata),
+        "redacted": new.redacted or None,
+        "role": new.role,
         "body": escape(new.body),
     }
     return {name: value for name, value in line.items() if value is not None}

@@ -29,6 +29,7 @@ from tests.model.model import (
     Opening,
     Queued,
     Read,
+    Redact,
     Sessions,
     Share,
     State,
@@ -173,7 +174,7 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
     tenant, name = random.choice(TENANTS), random.choice(NAMES)
     session = model.sessions.get((tenant, name))
     head = -1 if session is None else session.head
-    match random.randrange(16):
+    match random.randrange(17):
         case 0 | 1 | 2 | 3:
             return Append(
                 tenant,
@@ -228,6 +229,11 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
             keys = random.sample(VARIABLES, 3)
             value = random.choice([*SPECIAL_BODIES, None, number])
             return Update(tenant, name, {keys[0]: value, keys[1]: number}, (keys[2],))
+        case 16 if session is not None:
+            first = random.randrange(len(session.events))
+            stop = first + random.choice([0, 0, 1, 3, 30, 2_000])
+            stop = max(first, min(stop, len(session.events) - random.randrange(2)))
+            return Redact(tenant, name, first, stop)
     last: list[Op] = [Info(tenant, name), OneEvent(tenant, name, random.randrange(5))]
     return random.choice([*last, State(tenant, name)])
 

@@ -53,6 +53,7 @@ from tests.model.model import (
     Op,
     Queued,
     Read,
+    Redact,
     Refused,
     RollUp,
     Sessions,
@@ -407,6 +408,14 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, side: int, actor: str, tenant: str, name: str, is_erased: bool) -> None:
         """What was at a position stays removed, and the next append there is the first."""
         self.sides[side].check(actor, Delete(tenant, name, is_erased))
+
+    @rule(side=sides, actor=actors, tenant=tenants, name=names, where=counts, count=counts)
+    def redact(self, side: int, actor: str, tenant: str, name: str, where: int, count: int) -> None:
+        """What events said is gone for every actor, and all else of them stays."""
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        first = where % (1 + (len(session.events) if session else 0))
+        it.check(actor, Redact(tenant, name, first, first + count % 7))
 
     @rule(
         side=sides,

@@ -164,7 +164,7 @@ def plant(store: Store, place: str) -> None:
     noise = acme.blobs.put(random.randbytes(2 * MIB) + SECRET)
     canary_session(store).append({"n": "large"}, blobs=[large, noise]).result(HANG_S)
     if place not in ("loose", "purged"):
-        train(store)
+        train(store, canary_session(store))
     if place == "cut":
         canary_session(store).append_many([{"n": CANARY}] * FREQUENCY).result(HANG_S)
         store.flush()
@@ -177,9 +177,9 @@ def plant(store: Store, place: str) -> None:
     store.flush()
 
 
-def train(store: Store) -> None:
+def train(store: Store, session: Session) -> None:
     """Make a dictionary from what is sealed; the newest session is one that it learns from."""
-    canary_session(store).append_many(
+    session.append_many(
         [{"role": "user", "content": whisper(number)} for number in range(3 * FREQUENCY)]
     ).result(HANG_S)
     store.flush()
@@ -394,6 +394,74 @@ def test_what_is_a_users_stays_and_what_finds_an_alias_never_told_it(
     found = acme.by_alias(f"{CANARY}-0")
     assert found is not None and found.name == "another"
     taken.erase(HANG_S)
+
+
+def speak(store: Store, session: Session, number: int) -> None:
+    """What a redaction takes: bodies of public events and of those beside them, metadata, blobs."""
+    blobs = store.tenant(TENANT).blobs
+    session.append(
+        {"role": "user", "content": whisper(number), CANARY: [whisper(number)]},
+        id=f"m-{number}",
+        idempotency_key=f"k-{number}",
+        metadata={CANARY: CANARY, "b": CANARY.encode()},
+        run_id="run",
+        blobs=[blobs.put(Random(number).randbytes(5_000) + SECRET, media_type=f"a/{CANARY}")],
+    ).result(HANG_S)
+    session.append_event("its.own", {"of": CANARY}).result(HANG_S)
+    session.append({"role": "user", "content": f"half \ud83d {CANARY}", "\udc00": CANARY})
+    session.append_event("annotation", {CANARY: CANARY}).result(HANG_S)
+    session.append_event("metric", {"of": CANARY}).result(HANG_S)
+    session.update_state({"number": number}).result(HANG_S)
+    session.append({"role": "assistant", "content": CANARY}).result(HANG_S)
+    assert session.compact(lambda _: whisper(number), keep_last=1) is not None
+
+
+@pytest.mark.parametrize("place", ["loose", "sealed", "merged", "cut", "mixed"])
+def test_what_was_redacted_is_in_no_live_record_and_after_a_vacuum_in_no_file(
+    opened: Callable[..., Store], place: str
+) -> None:
+    store = opened(dictionaries=False)
+    random = Random(6)
+    acme = store.tenant(TENANT)
+    for number in range(40):
+        acme.session(f"s{number}").append_many([said(random, 40) for _ in range(8)]).result(HANG_S)
+    session = acme.session("plain", title="a title")
+    for number in range(12 if place == "merged" else 3):
+        speak(store, session, number)
+        if place != "loose":
+            store.flush()
+    has_dictionary = place not in ("loose",)
+    if has_dictionary:
+        train(store, session)
+    if place == "cut":
+        fill(store)
+    if place == "mixed":
+        speak(store, session, 50)
+    assert tables_with(store) >= {"chunk", "blob", *(["dictionary"] * has_dictionary)}
+    before, state = others(store), session.state
+    kept = [(event.sequence, event.kind, event.id, event.role) for event in session.events()]
+    receipt = session.redact(0, session.info().last_sequence)  # type: ignore[union-attr]
+    assert tables_with(store) == ({"dictionary"} if has_dictionary else set())
+    assert receipt.is_live is bool(receipt.dictionaries) is has_dictionary
+    assert receipt.blobs_removed == len([each for each in kept if each[2] is not None])
+
+    def require_kept() -> None:
+        session = store.tenant(TENANT).session("plain")
+        events = list(session.events())[:-1]
+        assert [(each.sequence, each.kind, each.id, each.role) for each in events] == kept
+        assert others(store)[: len(before)] == before and session.state == state
+        assert store.check().ok
+
+    require_kept()
+    path = store.path
+    store.close()
+    assert files_with(path) == {"data.mdb"}  # old pages, or the dictionary
+    Store.vacuum(path)
+    assert files_with(path) == set()
+    store = opened()
+    assert tables_with(store) == set()
+    assert not set(receipt.dictionaries) & set(map(int, store.stats()["dictionaries"]))
+    require_kept()
 
 
 def test_the_names_that_a_command_was_given_are_in_no_lock_file(

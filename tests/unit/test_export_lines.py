@@ -84,6 +84,8 @@ class Fact:
     metadata: dict[str, Any] | None = None
     blobs: tuple[bytes, ...] = ()
     body: Any = None
+    redacted: bool = False
+    role: str | None = None
 
 
 @given(values)
@@ -160,7 +162,7 @@ def test_a_value_is_spelled_as_the_format_says(value: Any) -> None:
 
 
 def test_the_keys_of_a_line_stand_in_their_order() -> None:
-    facts = ({"o": 1}, {}, (bytes(16),), {"a": 1})
+    facts = ({"o": 1}, {}, (bytes(16),), {"a": 1}, True, "user")
     fact = Fact("t", "s", 0, 0, "message", MESSAGE, False, "i", 1, 2, 3, "r", "t", "p", "q", *facts)
     assert tuple(line_mapping(fact, base={"last": 1})) == LINE_KEYS  # type: ignore[arg-type]
 
@@ -257,6 +259,43 @@ def test_malformed_lines_are_refused(changes: dict[str, object], reason: str) ->
     line_to_event(good)
     with pytest.raises(ValueError, match=reason):
         line_to_event({**good, **changes})
+
+
+REDACTED = {"session": "s", "sequence": 0, "kind": "message", "redacted": True, "role": "user"}
+
+
+def test_a_redacted_event_has_a_role_and_nothing_to_say() -> None:
+    fact = Fact(redacted=True, role="user")
+    line = event_to_line(fact)  # type: ignore[arg-type]
+    assert line == (
+        '{"session":"s","sequence":0,"kind":"message","recorded_us":1,"redacted":true,"role":"user"}'
+    )
+    back = line_to_event(json.loads(line))
+    assert (back["redacted"], back["role"], back["body"]) == (True, "user", None)
+    assert line_to_event({"session": "s", "kind": "event", "body": 1})["redacted"] is False
+    assert line_to_event({**REDACTED, "role": None})["role"] is None
+    fact = Fact(body={"role": "user"}, role="user")  # of others the body tells it
+    assert '"redacted"' not in event_to_line(fact)  # type: ignore[arg-type]
+    assert json.loads(event_to_line(fact)).keys().isdisjoint({"role"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"redacted": 1}, "true or false", id="int"),
+        pytest.param({"body": {}}, "no body", id="body"),
+        pytest.param({"metadata": {}}, "no metadata", id="metadata"),
+        pytest.param({"blobs": ["0" * 32]}, "no blobs", id="blobs"),
+        pytest.param({"role": "nobody"}, "usual roles", id="unusual-role"),
+        pytest.param({"role": 2}, "usual roles", id="role-is-no-text"),
+        pytest.param({"redacted": False}, "usual roles", id="role-of-one-that-was-not"),
+        pytest.param({"redacted": None, "role": "user"}, "usual roles", id="role-alone"),
+    ],
+)
+def test_a_line_cannot_tell_what_was_redacted(changes: dict[str, object], reason: str) -> None:
+    line_to_event(REDACTED)
+    with pytest.raises(ValueError, match=reason):
+        line_to_event({**REDACTED, **changes})
 
 
 @pytest.mark.parametrize("value", [(1, 2), {1: 2}, {"a": {3}}], ids=["tuple", "int-key", "set"])

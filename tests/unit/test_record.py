@@ -13,12 +13,15 @@ from eventlog.body import encode_plain
 from eventlog.errors import CorruptionError
 from eventlog.keys import U64, U64_MAX
 from eventlog.record import (
+    ANNOTATION,
     CHECKSUM_BYTES,
+    CONTROL,
     FLAGS_BYTE,
     HEADER,
     HEADER_BYTES,
     KIND_BYTE,
     LARGE_BYTES,
+    METRIC,
     NO_PARENT,
     NO_TIME,
     RECORDED_BYTE,
@@ -29,12 +32,15 @@ from eventlog.record import (
     Flag,
     Origin,
     Record,
+    can_be_redacted,
     change_tail,
     decode_extension,
     decode_record,
     encode_record,
     encode_tail,
+    is_redacted,
     recorded_of,
+    redacted_record,
     seal_record,
     verify_record,
 )
@@ -209,7 +215,7 @@ def test_a_key_of_another_size_is_named() -> None:
 
 def test_constants_agree() -> None:
     assert HEADER_BYTES == CHECKSUM_BYTES + HEADER.size == 80
-    assert len(set(Flag)) == 9
+    assert len(set(Flag)) == 10
     assert all(flag.value.bit_count() == 1 and flag < 2**16 for flag in Flag)
     assert sorted(Extension) == list(range(1, 19))
 
@@ -221,6 +227,81 @@ def marks(**changes: object) -> dict[int, object]:
 
 
 MARKED = int(Flag.NAMED | Flag.KEYED)
+
+
+FULL = {
+    **marks(),
+    **{6: "run", 7: "turn", 8: "speech", 9: "request", 11: "kind", 18: 4},
+    **{12: [["s", "a"]], 13: [["s", "b"]], 17: [bytes(16), bytes(16)]},
+}
+CONTENT = {5, 12, 13, 17}
+
+
+def written(flags: int, extension: dict[int, object], kind: int = 1) -> bytes:
+    """A record with all that a header may say."""
+    return encode_record(
+        9,
+        session=3,
+        sequence=7,
+        parent=5,
+        recorded_us=11,
+        given_us=-4,
+        branch=6,
+        tokens=8,
+        kind=kind,
+        role=2,
+        flags=flags,
+        extension=encode_plain(extension) if extension else b"",
+        body=encode_plain({"said": "a secret"}),
+    )
+
+
+def test_a_redacted_record_keeps_its_header_and_what_others_refer_to() -> None:
+    flags = int(sum(Flag) & ~(Flag.VOID | Flag.REDACTED))
+    before = written(flags, FULL)
+    after = redacted_record(U64.pack(9), before)
+    verify_record(U64.pack(9), after)
+    assert is_redacted(after) and not is_redacted(before)
+    assert b"secret" not in after
+    old, new = (decode_record(Origin(3, "", ""), 9, value, Record) for value in (before, after))
+    assert new.payload == b"\xf6"
+    kept = {key: said for key, said in FULL.items() if key not in CONTENT}
+    assert decode_extension(new.extension, new.flags, "here") == kept
+    assert new.flags == (flags | Flag.REDACTED) & ~(Flag.HAS_BLOBS | Flag.INDEXABLE)
+    assert new.head[16:66] == old.head[16:66]  # parent up to role
+    assert (new.sequence, new.position) == (old.sequence, old.position) == (7, 9)
+    assert redacted_record(U64.pack(9), after) == after
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({6: "run"}, id="none-of-content"),
+        pytest.param({5: b"\xa0", 13: []}, id="content-alone"),
+    ],
+)
+def test_an_extension_is_changed_only_where_it_holds_content(
+    extension: dict[int, object],
+) -> None:
+    after = redacted_record(U64.pack(9), written(0, extension))
+    found = decode_record(Origin(3, "", ""), 9, after, Record).extension
+    kept = {key: said for key, said in extension.items() if key not in CONTENT}
+    assert found == (encode_plain(kept) if kept else b"")
+
+
+def test_a_record_whose_extension_cannot_be_read_is_not_redacted() -> None:
+    broken = written(int(Flag.NAMED), {})
+    with pytest.raises(CorruptionError, match="log 9"):
+        redacted_record(U64.pack(9), broken)
+    rest = HEADER.pack(1, 0, NO_PARENT, 0, NO_TIME, 0, 0, 0, 0, 1, 0, 0, 30)
+    with pytest.raises(CorruptionError, match="shorter than its extension"):
+        redacted_record(U64.pack(9), seal_record(U64.pack(9), rest + b"ab"))
+
+
+def test_public_events_and_what_stands_beside_them_can_be_redacted() -> None:
+    found = {kind for kind in range(256) if can_be_redacted(kind)}
+    assert found == {*range(CONTROL), METRIC, ANNOTATION}
 
 
 def test_an_extension_comes_back() -> None:

@@ -26,6 +26,8 @@ _FACTS: Final = (
     "speech_id",
     "request_id",
     "metadata",
+    "redacted",
+    "role",
     "body",
 )
 _BELONGING: Final = ("usage", "artifacts")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FIRST_EVENTS: Final = 256  # looked at to learn whether a session has given times
 CLIP_CHARS: Final = 2_000  # of one event, where nobody asked for all of it
 LABEL_CHARS: Final = 24
+REDACTED: Final = "[redacted]"  # in the place of what an event said
 SEQUENCE_DIGITS: Final = 10
 _LABEL_WIDTH: Final = 10
 _INDENT: Final = " " * (SEQUENCE_DIGITS + 2 + 12 + 2 + _LABEL_WIDTH + 2)
@@ -153,6 +154,8 @@ def _clipped(text: str, clip: int | None) -> str:
 
 
 def _words(event: Event) -> tuple[str, str, str]:
+    if event.redacted:
+        return event.role or event.kind, "dim", REDACTED
     body = event.body
     if event.kind == "message" and type(body) is dict:
         role = body.get("role")

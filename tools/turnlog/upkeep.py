@@ -41,6 +41,13 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         cls=Verb,
         epilog=example(
+            "turnlog redact calls.turnlog call-42 7 9 --yes",
+            'turnlog redact calls.turnlog call-42 7 7 --reason "case 2026-17" --yes --json',
+        ),
+    )(redact)
+    app.command(
+        cls=Verb,
+        epilog=example(
             "turnlog retention calls.turnlog --max-age 90d --dry-run",
             "turnlog retention calls.turnlog --max-age 90d --archive old.jsonl --yes",
             "turnlog retention calls.turnlog --max-entries 10000 --tenant acme --yes --json",
@@ -118,6 +125,45 @@ def erase(
     leave(
         erase_session.run(
             store, session, user=user, tenant=tenant, force=force, yes=yes, as_json=as_json
+        )
+    )
+
+
+def redact(
+    store: StorePath,
+    session: SessionName,
+    first: Annotated[
+        int, typer.Argument(metavar="FIRST", min=0, help="The first event.", show_default=False)
+    ],
+    last: Annotated[
+        int, typer.Argument(metavar="LAST", min=0, help="The last event.", show_default=False)
+    ],
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why, for the event that says so."),
+    ] = None,
+    tenant: TenantName = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what events of a session say, and keep their places.
+
+    Bodies, metadata and contents go; sequence, kind, role, times, ids and what others say of the
+    events stay, and so does the session's state. Also of a session that is held. The data file may
+    hold old pages of them until `turnlog vacuum`; backups are not touched.
+    """
+    from turnlog.verbs import redact_events
+
+    leave(
+        redact_events.run(
+            store,
+            session,
+            first,
+            last,
+            reason=reason,
+            tenant=tenant,
+            yes=yes,
+            as_json=as_json,
         )
     )
 

@@ -71,6 +71,8 @@ _REPEATED: Final = (
     "base",
     "metadata",
     "blobs",
+    "redacted",
+    "role",
 )
 
 

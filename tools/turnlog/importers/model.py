@@ -43,6 +43,8 @@ class ParsedEvent:
         opening: Facts given when the session was created; on the first event only.
         base: What events before it added up to, that were purged; on the first event only.
         blobs: Names of contents that it refers to.
+        redacted: Whether its content was removed.
+        role: Its role, where it was; of others the body tells it.
     """
 
     kind: str
@@ -61,6 +63,8 @@ class ParsedEvent:
     opening: dict[str, Any] | None = None
     base: dict[str, Any] | None = None
     blobs: list[str] | None = None
+    redacted: bool = False
+    role: str | None = None
 
 
 @dataclass(slots=True)
