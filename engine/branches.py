@@ -14,10 +14,12 @@ from zlib import crc32
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
-from engine.naming import BranchName, by_branch
+from engine.naming import by_branch
 from engine.reading import Events, PathPager
 from engine.removing import Removing
 from engine.state import read_fold
+from engine.staterows import NAMES
+from engine.values import named_branch
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
 from eventlog.errors import SessionNotFoundError, UsageError
@@ -77,7 +79,7 @@ class Branching(Removing):
 
         Costs a row or two for each branch; no event of the history is decoded.
         """
-        fold = read_fold(self._store, self._name)
+        fold = read_fold(self._store, self._name, part=NAMES)
         names = by_branch({} if fold is None else fold.names)
         while True:
             with self._store._log.views.past(self._name) as past:
@@ -283,16 +285,14 @@ class Branching(Removing):
         return whole(leaf, "leaf", 0, POSITION_MAX)
 
     def _tip_of(self, name: str) -> int:
-        fold = read_fold(self._store, self._name)
-        found: BranchName | None = None if fold is None else fold.names.get(name)
-        if found is None:
-            raise UsageError(f"session {self._name[1]!r} has no branch {reprlib.repr(name)}")
-        for branch in self.branches():
-            if branch.number == found.branch:
-                at = branch.leaf if branch.leaf is not None else branch.parent
-                if at is not None:
-                    return at
-        raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
+        with self._store._log.views.past(self._name) as past:
+            found = None if past is None else named_branch(self._store, past, name)
+            if past is None or found is None:
+                raise UsageError(f"session {self._name[1]!r} has no branch {reprlib.repr(name)}")
+            at = past.tip(found.branch)
+        if at is None:
+            raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
+        return at
 
 
 def _encode_cursor(name: Name, number: int, leaf: int, following: int) -> str:

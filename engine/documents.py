@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, values_in
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
 from eventlog.arguments import whole
@@ -59,20 +59,24 @@ Listed = list[Document]
 class DocumentsAt:
     """The documents of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def read(self, name: str) -> str | None:
         """The text of a document; None when there is none of that name."""
         name_bytes(name, "document name")
-        values = values_in(self._folded(), Space.DOCUMENTS)
         digest = _digest(name)
-        if digest not in values:
+        changed = self._values.one(Space.DOCUMENTS, digest)
+        if changed is None:
             return None
-        return _text(digest, values)
+        written = self._values.one(Space.DOCUMENTS, digest + _WRITTEN)
+        if written is not None and written.sequence == changed.sequence:
+            return _string(written)  # the last change wrote all of it
+        values = self._values.all(Space.DOCUMENTS)
+        return _text(digest, values) if digest in values else None
 
     async def read_async(self, name: str) -> str | None:
         """``read`` on the store's pool."""
@@ -80,7 +84,7 @@ class DocumentsAt:
 
     def list(self) -> Listed:
         """The documents in the order of their names; their texts are decoded for it."""
-        values = values_in(self._folded(), Space.DOCUMENTS)
+        values = self._values.all(Space.DOCUMENTS)
         found: Listed = []
         for digest, stored in values.items():
             if len(digest) != DIGEST_DIGITS:
@@ -188,7 +192,7 @@ class Documents(DocumentsAt):
         digest = _digest(name)
         keys = list(self._keys(digest))
         if expected_version is None:
-            stored = values_in(self._folded(), Space.DOCUMENTS).get(digest)
+            stored = self._values.one(Space.DOCUMENTS, digest)
             expected_version = -1 if stored is None else stored.sequence
         return self._change(digest, {}, keys, expected_version, None, wait)
 
@@ -217,7 +221,7 @@ class Documents(DocumentsAt):
 
     def _keys(self, digest: str) -> Iterator[str]:
         """The keys of a document's rows."""
-        for key in values_in(self._folded(), Space.DOCUMENTS):
+        for key in self._values.all(Space.DOCUMENTS):
             if key.startswith(digest):
                 yield key
 

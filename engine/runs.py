@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, value_of, values_in
+from engine.belonging import value_of
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
 from eventlog.arguments import items
@@ -69,17 +70,17 @@ Listed = list[Run]
 class RunsAt:
     """The runs of a session as it was after one of its events: open ones read as they were."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
     _judges = False  # whether an open run may read as interrupted
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def get(self, run_id: str) -> Run | None:
         """A run by its id; None when there is none."""
         name_bytes(run_id, "run_id")
-        stored = values_in(self._folded(), Space.RUNS).get(run_id)
+        stored = self._values.one(Space.RUNS, run_id)
         return None if stored is None else self._run(stored)
 
     async def get_async(self, run_id: str) -> Run | None:
@@ -93,7 +94,7 @@ class RunsAt:
             statuses: Only those with one of these statuses.
         """
         wanted = None if statuses is None else items(statuses, "statuses")
-        stored = sorted(values_in(self._folded(), Space.RUNS).values(), key=_beginning)
+        stored = sorted(self._values.all(Space.RUNS).values(), key=_beginning)
         found = map(self._run, stored)
         return [each for each in found if wanted is None or each.status in wanted]
 
@@ -203,7 +204,7 @@ class Runs(RunsAt):
     def _kept(self, run_id: str) -> tuple[int, dict[str, Any]]:
         """Version of an open run, and what every later value of it keeps."""
         name_bytes(run_id, "run_id")
-        stored = values_in(self._folded(), Space.RUNS).get(run_id)
+        stored = self._values.one(Space.RUNS, run_id)
         if stored is None:
             raise UsageError(
                 f"there is no run {run_id!r}", hint="Wait for the ack of its beginning."

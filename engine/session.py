@@ -26,7 +26,7 @@ from engine.holds import Holding
 from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription, kinds_wanted
 from engine.spaces import Space
-from engine.state import read_fold, state_of, variables_of
+from engine.state import state_of, variables_of
 from engine.variables import Variable, change_body, versions_of
 from engine.waiting import UpTo
 from eventlog.ack import Ack, Draft
@@ -689,7 +689,7 @@ class Session(Holding, UpTo):
     @property
     def state(self) -> dict[str, Any]:
         """The variables' values by key; a copy, empty when there is no such session."""
-        return state_of(read_fold(self._store, self._name))
+        return state_of(self._values.all(Space.VARIABLES))
 
     async def state_async(self) -> dict[str, Any]:
         """``state`` on the store's pool."""
@@ -701,7 +701,7 @@ class Session(Holding, UpTo):
         Args:
             prefix: Only those whose keys begin with it.
         """
-        return variables_of(read_fold(self._store, self._name), prefix)
+        return variables_of(self._values.all(Space.VARIABLES), prefix)
 
     async def variables_async(self, prefix: str = "") -> list[Variable]:
         """``variables`` on the store's pool."""

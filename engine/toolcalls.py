@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, value_of, values_in
+from engine.belonging import value_of
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
@@ -64,16 +65,16 @@ Listed = list[ToolCall]
 class ToolCallsAt:
     """The tool calls of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def get(self, id: str) -> ToolCall | None:
         """A call by its id; None when there is none."""
         name_bytes(id, "tool call id")
-        stored = values_in(self._folded(), Space.TOOL_CALLS).get(id)
+        stored = self._values.one(Space.TOOL_CALLS, id)
         return None if stored is None else _call_of(stored)
 
     async def get_async(self, id: str) -> ToolCall | None:
@@ -90,7 +91,7 @@ class ToolCallsAt:
         unknown = set(wanted) - set(STATES)
         if unknown:
             raise UsageError(f"states are {', '.join(STATES)}, not {sorted(map(str, unknown))}")
-        stored = sorted(values_in(self._folded(), Space.TOOL_CALLS).values(), key=_opening)
+        stored = sorted(self._values.all(Space.TOOL_CALLS).values(), key=_opening)
         return [each for each in map(_call_of, stored) if each.state in wanted]
 
     async def list_async(self, states: tuple[str, ...] | None = None) -> Listed:
@@ -198,7 +199,7 @@ class ToolCalls(ToolCallsAt):
         **said: Any,
     ) -> Ack:
         name_bytes(id, "tool call id")
-        stored = values_in(self._folded(), Space.TOOL_CALLS).get(id)
+        stored = self._values.one(Space.TOOL_CALLS, id)
         if stored is None:
             raise UsageError(
                 f"there is no tool call {id!r}", hint="Wait for the ack of its opening."
