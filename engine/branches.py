@@ -180,6 +180,12 @@ class Branching(Removing):
         draft = draft_event("head_move", None, parent=parent, loading=True)
         return self._append_controls((draft,), expected_head)
 
+    async def checkout_async(
+        self, leaf: int | str | None, *, expected_head: int | None = None
+    ) -> Ack:
+        """``checkout`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.checkout, leaf, expected_head=expected_head)
+
     def fork(
         self,
         at: int | str | None = None,
@@ -207,6 +213,16 @@ class Branching(Removing):
         if name is not None:
             drafts.append(draft_event("branch_name", {"set": name}, loading=True))
         return self._append_controls(drafts, expected_head)
+
+    async def fork_async(
+        self,
+        at: int | str | None = None,
+        *,
+        name: str | None = None,
+        expected_head: int | None = None,
+    ) -> Ack:
+        """``fork`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.fork, at, name=name, expected_head=expected_head)
 
     def name_branch(self, name: str, leaf: int | None = None) -> Ack:
         """Give the branch of an event a name; a name that led elsewhere leads here from now on.
@@ -242,6 +258,12 @@ class Branching(Removing):
                 raise UsageError(f"session {self._name[1]!r} has no event {each}")
         body = {"event": sequence, "answers": list(given)}
         return self._append_controls((draft_event("link", body, loading=True),), None, wait)
+
+    async def link_async(
+        self, sequence: int, answers: list[int], *, wait: float | None = None
+    ) -> Ack:
+        """``link`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.link, sequence, answers, wait=wait)
 
     # For the above
 

@@ -175,6 +175,12 @@ class Describing(Branching):
             self._require_event(on)
         return self._as_session()._change(Space.FACTS, {key: True}, wait=wait)
 
+    async def label_async(
+        self, name: str, on: int | None = None, *, wait: float | None = None
+    ) -> Ack:
+        """``label`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.label, name, on, wait=wait)
+
     def unlabel(self, name: str, on: int | None = None, *, wait: float | None = None) -> Ack:
         """Take a label off; one that is not there is fine. As ``label``."""
         return self._as_session()._change(Space.FACTS, {}, [label_key(name, on)], wait=wait)
@@ -232,12 +238,20 @@ class Describing(Branching):
         self._store._submit(ack, wait)
         return ack
 
+    async def alias_async(self, name: str, *, wait: float | None = None) -> Ack:
+        """``alias`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.alias, name, wait=wait)
+
     def unalias(self, name: str, *, wait: float | None = None) -> Ack:
         """Take an alias of this session away; one that it does not have is fine. As ``alias``."""
         self._store._require_version(2, "aliases")
         ack = aliases.release(self._as_session(), fact_name(name, "alias"))
         self._store._submit(ack, wait)
         return ack
+
+    async def unalias_async(self, name: str, *, wait: float | None = None) -> Ack:
+        """``unalias`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.unalias, name, wait=wait)
 
     # Clones
 

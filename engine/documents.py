@@ -149,6 +149,25 @@ class Documents(DocumentsAt):
             wait,
         )
 
+    async def write_async(
+        self,
+        name: str,
+        text: str,
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``write`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.write,
+            name,
+            text,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            wait=wait,
+        )
+
     def append(
         self,
         name: str,
@@ -175,6 +194,25 @@ class Documents(DocumentsAt):
             digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
         )
 
+    async def append_async(
+        self,
+        name: str,
+        text: str,
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``append`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.append,
+            name,
+            text,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            wait=wait,
+        )
+
     def delete(
         self, name: str, *, expected_version: int | None = None, wait: float | None = None
     ) -> Ack:
@@ -195,6 +233,14 @@ class Documents(DocumentsAt):
             stored = self._values.one(Space.DOCUMENTS, digest)
             expected_version = -1 if stored is None else stored.sequence
         return self._change(digest, {}, keys, expected_version, None, wait)
+
+    async def delete_async(
+        self, name: str, *, expected_version: int | None = None, wait: float | None = None
+    ) -> Ack:
+        """``delete`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.delete, name, expected_version=expected_version, wait=wait
+        )
 
     def _change(
         self,

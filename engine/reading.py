@@ -305,6 +305,12 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
     def __iter__(self) -> Iterator[Event]:
         while not self._ended.is_set():
             if self._index < len(self._page):

@@ -154,6 +154,19 @@ class Runs(RunsAt):
             value["metadata"] = metadata
         return self._set(run_id, value, -1, wait)
 
+    async def begin_async(
+        self,
+        run_id: str,
+        *,
+        status: str = "running",
+        metadata: dict[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``begin`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.begin, run_id, status=status, metadata=metadata, wait=wait
+        )
+
     def mark(self, run_id: str, status: str, *, wait: float | None = None) -> Ack:
         """Give a run that has not ended another status, and this process as its owner.
 
@@ -171,6 +184,10 @@ class Runs(RunsAt):
         return self._set(
             run_id, {**kept, "status": status, "owner": owning_process()}, stored, wait
         )
+
+    async def mark_async(self, run_id: str, status: str, *, wait: float | None = None) -> Ack:
+        """``mark`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.mark, run_id, status, wait=wait)
 
     def end(
         self,
@@ -200,6 +217,17 @@ class Runs(RunsAt):
         if error is not None:
             value["error"] = error
         return self._set(run_id, value, stored, wait)
+
+    async def end_async(
+        self,
+        run_id: str,
+        status: str = "succeeded",
+        *,
+        error: Any = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``end`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.end, run_id, status, error=error, wait=wait)
 
     def _kept(self, run_id: str) -> tuple[int, dict[str, Any]]:
         """Version of an open run, and what every later value of it keeps."""

@@ -686,6 +686,10 @@ class Session(Holding, UpTo):
         facts = self._store._log.views.facts(self._name, self._store._facts)
         return None if facts is None else info_of(facts)
 
+    async def info_async(self) -> SessionInfo | None:
+        """``info`` on the store's pool."""
+        return await self._store._on_pool(self.info)
+
     @property
     def state(self) -> dict[str, Any]:
         """The variables' values by key; a copy, empty when there is no such session."""

@@ -136,6 +136,20 @@ class ToolCalls(ToolCallsAt):
             value["event"] = whole(event, "event", 0, POSITION_MAX)
         return self._set(id, value, -1, wait)
 
+    async def open_async(
+        self,
+        id: str,
+        name: str,
+        arguments_ref: Any = None,
+        *,
+        event: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``open`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.open, id, name, arguments_ref, event=event, wait=wait
+        )
+
     def waiting(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
         """The call waits, such as for somebody's approval.
 
@@ -150,6 +164,10 @@ class ToolCalls(ToolCallsAt):
         """
         return self._step(id, "waiting", wait, reason=reason)
 
+    async def waiting_async(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
+        """``waiting`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.waiting, id, reason, wait=wait)
+
     def resume(self, id: str, *, wait: float | None = None) -> Ack:
         """A call that waited goes on; raises as ``waiting``, also for one that does not wait.
 
@@ -158,6 +176,10 @@ class ToolCalls(ToolCallsAt):
             wait: See ``Session.append``.
         """
         return self._step(id, "open", wait, ("waiting",))
+
+    async def resume_async(self, id: str, *, wait: float | None = None) -> Ack:
+        """``resume`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.resume, id, wait=wait)
 
     def done(self, id: str, *, event: int | None = None, wait: float | None = None) -> Ack:
         """The call has its result; raises as ``waiting``.
@@ -170,6 +192,12 @@ class ToolCalls(ToolCallsAt):
         where = None if event is None else whole(event, "event", 0, POSITION_MAX)
         return self._step(id, "done", wait, result_event=where)
 
+    async def done_async(
+        self, id: str, *, event: int | None = None, wait: float | None = None
+    ) -> Ack:
+        """``done`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.done, id, event=event, wait=wait)
+
     def failed(self, id: str, error: Any = None, *, wait: float | None = None) -> Ack:
         """The call failed; raises as ``waiting``.
 
@@ -180,6 +208,10 @@ class ToolCalls(ToolCallsAt):
         """
         return self._step(id, "failed", wait, error=error)
 
+    async def failed_async(self, id: str, error: Any = None, *, wait: float | None = None) -> Ack:
+        """``failed`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.failed, id, error, wait=wait)
+
     def abandon(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
         """Nobody expects the call's result any more; raises as ``waiting``.
 
@@ -189,6 +221,10 @@ class ToolCalls(ToolCallsAt):
             wait: See ``Session.append``.
         """
         return self._step(id, "abandoned", wait, reason=reason)
+
+    async def abandon_async(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
+        """``abandon`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.abandon, id, reason, wait=wait)
 
     def _step(
         self,
