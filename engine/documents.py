@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -130,10 +130,8 @@ class Documents(DocumentsAt):
             text: Any text, also an empty one; kept exactly.
             expected_version: ``Document.version`` that it must have, -1 for a name that must not be
                 taken; None writes in any case.
-            idempotency_key: See ``Session.append``. The event also takes away the appends that are
-                there, and they are part of what the key stands for: a repetition raises
-                ``IdempotencyConflictError`` when other appends are there by then, and also when the
-                write itself took some away. Then ``read`` tells whether the first one arrived.
+            idempotency_key: See ``Session.append``; a repetition is stored once, and appends that
+                came in between stay.
             wait: See ``Session.append``.
 
         The ack's ``first`` is the new version; it raises ``AppendConflictError`` when the document
@@ -143,10 +141,11 @@ class Documents(DocumentsAt):
         return self._change(
             digest,
             {digest: name, digest + _WRITTEN: text},
-            [key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(APPENDED)],
+            [],
             expected_version,
             idempotency_key,
             wait,
+            sweep=[key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(APPENDED)],
         )
 
     async def write_async(
@@ -251,6 +250,7 @@ class Documents(DocumentsAt):
         idempotency_key: str | None,
         wait: float | None,
         append: dict[str, Any] | None = None,
+        sweep: Sequence[str] = (),
     ) -> Ack:
         expected = None
         if expected_version is not None:
@@ -260,6 +260,7 @@ class Documents(DocumentsAt):
             changes,
             delete,
             append=append,
+            sweep=sweep,
             expected=expected,
             idempotency_key=idempotency_key,
             wait=wait,

@@ -358,6 +358,7 @@ def make_ack(
     expected_next: int | None = None,
     begin: Beginning | None = None,
     idempotency_key: str | None = None,
+    said: Sequence[Draft] | None = None,
     mode: AckMode = "durable",
     create: bool = False,
     removal: Removal | None = None,
@@ -365,6 +366,8 @@ def make_ack(
     versions: Sequence[Version] = (),
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append; without any it writes nothing.
+
+    A key stands for ``said``, where that is less than what the drafts say.
 
     Raises:
         LimitExceededError: More events or bytes than one batch may hold.
@@ -378,7 +381,7 @@ def make_ack(
         expected_next=expected_next,
         begin=begin,
         key=_checked_key(idempotency_key),
-        content=b"" if idempotency_key is None else fingerprint_of(drafts),
+        content=b"" if idempotency_key is None else fingerprint_of(said or drafts),
         create=create,
         only_existing=only_existing,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),

@@ -511,6 +511,7 @@ class Session(Holding, UpTo):
         delete: Sequence[str] = (),
         *,
         append: Mapping[str, Any] | None = None,
+        sweep: Sequence[str] = (),
         parent: int | str | None = None,
         blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
@@ -519,19 +520,27 @@ class Session(Holding, UpTo):
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
-        """Set, delete and append keys of a space with one event, as ``update_state`` does."""
+        """Set, delete and append keys of a space with one event, as ``update_state`` does.
+
+        It also deletes ``sweep``, what became needless; an idempotency key does not stand for that.
+        """
         self._store._require_version(2, space.title)
-        body = change_body(changes, delete, append)
-        drafts: Sequence[Draft] = ()
-        if body:
-            made = draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
-            drafts = (made,)
+
+        def draft(body: dict[str, Any]) -> Draft:
+            return draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
+
+        body = change_body(changes, [*delete, *sweep], append)
+        drafts: Sequence[Draft] = (draft(body),) if body else ()
+        said: Sequence[Draft] | None = None
+        if sweep and idempotency_key is not None:
+            said = (draft(change_body(changes, delete, append)),)
         sent = make_ack(
             self._name,
             drafts,
             opening=self._opening,
             expected_head=expected_head,
             idempotency_key=idempotency_key,
+            said=said,
             mode=ack,
             versions=() if expected is None else versions_of(space, expected),
         )
