@@ -16,7 +16,13 @@ from engine.keeping import DeadLetter
 from engine.loading import LoadResult
 from engine.modelview import Window, WindowEntry
 from engine.owners import User
-from engine.policy import RetentionDamage, RetentionDecision, RetentionPolicy, RetentionReport
+from engine.policy import (
+    RetentionDamage,
+    RetentionDecision,
+    RetentionExcess,
+    RetentionPolicy,
+    RetentionReport,
+)
 from engine.projecting import Projection
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
@@ -106,6 +112,7 @@ __all__ = [
     "RestoreReport",
     "RetentionDamage",
     "RetentionDecision",
+    "RetentionExcess",
     "RetentionPolicy",
     "RetentionReport",
     "Run",

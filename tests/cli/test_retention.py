@@ -66,6 +66,11 @@ def test_long_sessions_and_held_ones(turnlog: Any, calls: Path) -> None:
     assert outcome.code == 0 and acting(outcome.out) == []
     assert "long: purged, 5 events, --max-entries" in outcome.out
     assert r"held: held, 6 events, --max-entries" in outcome.out
+    assert "held: keeps 10, not 4: it is held\n" in outcome.out
+    told = json.loads(turnlog("retention", calls, "--max-entries", 4, "--dry-run", "--json").out)
+    assert [(each["session"], each["kept"], each["reasons"]) for each in told["excess"]] == [
+        ("held", 10, ["hold"])
+    ]
     assert "and the beginning of 1, 5 events in all; 5 looked at, 1 held" in outcome.out
     rule = ("--max-entries", 1, "--kind", "timing", "--erase", "--yes", "--json")
     told = json.loads(turnlog("retention", calls, *rule).out)
