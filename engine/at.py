@@ -136,12 +136,17 @@ class SessionAt:
         """``history`` on the store's pool."""
         return await self._session._store._on_pool(self.history, limit)
 
-    def events(self, first: int = 0, kinds: Collection[str] | None = None) -> Events:
+    def events(
+        self, first: int = 0, last: int | None = None, kinds: Collection[str] | None = None
+    ) -> Events:
         """The events up to then by sequence, as ``Session.events``."""
         whole(first, "first", 0, POSITION_MAX)
+        stop = self.sequence
+        if last is not None:
+            stop = min(stop, whole(last, "last", 0, POSITION_MAX))
         with self._session._store._log.views.past(self._session._name) as past:
             self._same(past)
-        pager = self._session._pager(first, self.sequence, kinds, self.number)
+        pager = self._session._pager(first, stop, kinds, self.number)
         return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:

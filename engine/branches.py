@@ -20,7 +20,7 @@ from engine.removing import Removing
 from engine.state import read_fold
 from engine.staterows import NAMES
 from engine.values import named_branch
-from eventlog.ack import Ack
+from eventlog.ack import Ack, event_of
 from eventlog.arguments import items, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
@@ -163,7 +163,13 @@ class Branching(Removing):
             self._store._pool,
         )
 
-    def checkout(self, leaf: int | str | None, *, expected_head: int | None = None) -> Ack:
+    def checkout(
+        self,
+        leaf: int | str | None,
+        *,
+        expected_head: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
         """Make another event the head: the next append follows it. Removes nothing.
 
         Args:
@@ -171,6 +177,7 @@ class Branching(Removing):
                 called, without what still waits in the queue; None for no event, so that the next
                 append begins a path of its own.
             expected_head: See ``append``.
+            wait: See ``append``.
 
         The ack raises ``AppendConflictError`` when there is no such public event, and
         ``TrimmedError`` when it was purged.
@@ -178,13 +185,19 @@ class Branching(Removing):
         self._store._require_version(2, "moves of the head")
         parent = -1 if leaf is None else self._event_at(leaf)
         draft = draft_event("head_move", None, parent=parent, loading=True)
-        return self._append_controls((draft,), expected_head)
+        return self._append_controls((draft,), expected_head, wait)
 
     async def checkout_async(
-        self, leaf: int | str | None, *, expected_head: int | None = None
+        self,
+        leaf: int | str | None,
+        *,
+        expected_head: int | None = None,
+        wait: float | None = None,
     ) -> Ack:
         """``checkout`` on the store's pool, but for waiting until it is durable: await the ack."""
-        return await self._store._on_pool(self.checkout, leaf, expected_head=expected_head)
+        return await self._store._on_pool(
+            self.checkout, leaf, expected_head=expected_head, wait=wait
+        )
 
     def fork(
         self,
@@ -192,6 +205,7 @@ class Branching(Removing):
         *,
         name: str | None = None,
         expected_head: int | None = None,
+        wait: float | None = None,
     ) -> Ack:
         """Open a branch at an event without copying anything; the next append is on it.
 
@@ -201,6 +215,7 @@ class Branching(Removing):
                 this leave.
             name: A name for the branch.
             expected_head: See ``append``.
+            wait: See ``append``.
 
         The ack raises as that of ``checkout``.
         """
@@ -212,7 +227,7 @@ class Branching(Removing):
         drafts = [draft._replace(parent=HEAD) if at is None else draft]
         if name is not None:
             drafts.append(draft_event("branch_name", {"set": name}, loading=True))
-        return self._append_controls(drafts, expected_head)
+        return self._append_controls(drafts, expected_head, wait)
 
     async def fork_async(
         self,
@@ -220,22 +235,26 @@ class Branching(Removing):
         *,
         name: str | None = None,
         expected_head: int | None = None,
+        wait: float | None = None,
     ) -> Ack:
         """``fork`` on the store's pool, but for waiting until it is durable: await the ack."""
-        return await self._store._on_pool(self.fork, at, name=name, expected_head=expected_head)
+        return await self._store._on_pool(
+            self.fork, at, name=name, expected_head=expected_head, wait=wait
+        )
 
-    def name_branch(self, name: str, leaf: int | None = None) -> Ack:
+    def name_branch(self, name: str, leaf: int | None = None, *, wait: float | None = None) -> Ack:
         """Give the branch of an event a name; a name that led elsewhere leads here from now on.
 
         Args:
             name: 1 to 512 UTF-8 bytes.
             leaf: Sequence of an event of the branch; None for the branch that the head is on.
+            wait: See ``append``.
         """
-        return self._name_branch({"set": name}, leaf)
+        return self._name_branch({"set": name}, leaf, wait)
 
-    def unname_branch(self, name: str) -> Ack:
-        """Take a branch's name away; one that is not there is fine."""
-        return self._name_branch({"delete": name}, None)
+    def unname_branch(self, name: str, *, wait: float | None = None) -> Ack:
+        """Take a branch's name away; one that is not there is fine. As ``name_branch``."""
+        return self._name_branch({"delete": name}, None, wait)
 
     def link(self, sequence: int, answers: list[int], *, wait: float | None = None) -> Ack:
         """Say that an event answers several others; its parent stays what it is.
@@ -267,15 +286,13 @@ class Branching(Removing):
 
     # For the above
 
-    def _name_branch(self, body: dict[str, Any], leaf: int | None) -> Ack:
+    def _name_branch(self, body: dict[str, Any], leaf: int | None, wait: float | None) -> Ack:
         self._store._require_version(2, "names of branches")
         parent = None if leaf is None else whole(leaf, "leaf", 0, POSITION_MAX)
         draft = draft_event("branch_name", body, parent=parent, loading=True)
-        return self._append_controls((draft,), None)
+        return self._append_controls((draft,), None, wait)
 
-    def _append_controls(
-        self, drafts: Any, expected_head: int | None, wait: float | None = None
-    ) -> Ack:
+    def _append_controls(self, drafts: Any, expected_head: int | None, wait: float | None) -> Ack:
         mode: AckMode = "durable"
         ack = make_ack(
             self._name, drafts, opening=self._opening, expected_head=expected_head, mode=mode
@@ -310,11 +327,21 @@ class Branching(Removing):
         with self._store._log.views.past(self._name) as past:
             found = None if past is None else named_branch(self._store, past, name)
             if past is None or found is None:
-                raise UsageError(f"session {self._name[1]!r} has no branch {reprlib.repr(name)}")
+                number = None if past is None else past.view.origin.number
+                raise _no_branch(self._name[1], name, number)
             at = past.tip(found.branch)
         if at is None:
             raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
         return at
+
+
+def _no_branch(session: str, name: str, number: int | None) -> UsageError:
+    """That a text is no branch's name; it may be the id of an event of the session."""
+    named = event_of(name)
+    hint = "A text is the name of a branch here; of an event give its sequence."
+    if named is not None and named[0] == number:
+        hint = f"It is the id of event {named[1]}; give {named[1]}, its sequence."
+    return UsageError(f"session {session!r} has no branch {reprlib.repr(name)}", hint=hint)
 
 
 def _encode_cursor(name: Name, number: int, leaf: int, following: int) -> str:

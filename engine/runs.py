@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from engine.spaces import Space
 from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
-from eventlog.arguments import items
+from eventlog.arguments import chosen
 from eventlog.errors import AppendConflictError, CorruptionError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.locks import same_domain
@@ -33,6 +33,7 @@ ENDED: Final = ("succeeded", "failed", "aborted", "cancelled", "denied")
 _MAY_HAVE: Final = {"owner": dict, "began": int, "started_us": int, "metadata": dict}
 _PROCESS: Final = {"pid": int, "start": int, "boot": str, "namespace": int, "host": str}
 INTERRUPTED: Final = "interrupted"  # what an open run reads as once its owner is gone
+STATUSES: Final = (*OPEN, *ENDED, INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +88,21 @@ class RunsAt:
         """``get`` on the store's pool."""
         return await self._session._store._on_pool(self.get, run_id)
 
-    def list(self, statuses: tuple[str, ...] | None = None) -> Listed:
+    def list(self, statuses: Collection[str] | None = None) -> Listed:
         """The runs by their beginnings, oldest first.
 
         Args:
-            statuses: Only those with one of these statuses.
+            statuses: Only those with one of these statuses, as ``Run.status`` tells them.
+
+        Raises:
+            UsageError: There is no such status.
         """
-        wanted = None if statuses is None else items(statuses, "statuses")
+        wanted = chosen(statuses, "statuses", STATUSES)
         stored = sorted(self._values.all(Space.RUNS).values(), key=_beginning)
         found = map(self._run, stored)
         return [each for each in found if wanted is None or each.status in wanted]
 
-    async def list_async(self, statuses: tuple[str, ...] | None = None) -> Listed:
+    async def list_async(self, statuses: Collection[str] | None = None) -> Listed:
         """``list`` on the store's pool."""
         return await self._session._store._on_pool(self.list, statuses)
 

@@ -90,11 +90,15 @@ class Session(Holding, UpTo):
 
     # Writing
 
-    def create(self) -> Ack:
-        """Write the session without an event of the caller's; fine when it exists already."""
+    def create(self, *, wait: float | None = None) -> Ack:
+        """Write the session without an event of the caller's; fine when it exists already.
+
+        Args:
+            wait: See ``append``.
+        """
         drafts = (draft_control(CONTROLS["open"]),)
         ack = make_ack(self._name, drafts, opening=self._opening, create=True)
-        self._store._submit(ack, None)
+        self._store._submit(ack, wait)
         return ack
 
     def append(
@@ -547,11 +551,14 @@ class Session(Holding, UpTo):
         self._store._submit(sent, wait)
         return sent
 
-    def roll_up(self) -> Ack:
+    def roll_up(self, *, wait: float | None = None) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.
 
         The count starts again, and the view keeps the last ``max_messages`` messages. Of a session
         that does not exist nothing is written: the ack's ``first`` and ``last`` are -1 then.
+
+        Args:
+            wait: See ``append``.
 
         Raises:
             FormatVersionError: The store has format version 1.
@@ -559,7 +566,7 @@ class Session(Holding, UpTo):
         self._store._require_version(2, "roll-ups")
         drafts = (draft_control(CONTROLS["roll_up"]),)
         ack = make_ack(self._name, drafts, opening=None, only_existing=True)
-        self._store._submit(ack, None)
+        self._store._submit(ack, wait)
         return ack
 
     def _submit(

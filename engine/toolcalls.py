@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from engine.spaces import Space
 from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
-from eventlog.arguments import items, whole
+from eventlog.arguments import chosen, whole
 from eventlog.errors import AppendConflictError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX
@@ -81,20 +82,20 @@ class ToolCallsAt:
         """``get`` on the store's pool."""
         return await self._session._store._on_pool(self.get, id)
 
-    def list(self, states: tuple[str, ...] | None = None) -> Listed:
+    def list(self, states: Collection[str] | None = None) -> Listed:
         """The calls by their openings, oldest first.
 
         Args:
             states: Only those in one of these states.
-        """
-        wanted = STATES if states is None else items(states, "states")
-        unknown = set(wanted) - set(STATES)
-        if unknown:
-            raise UsageError(f"states are {', '.join(STATES)}, not {sorted(map(str, unknown))}")
-        stored = sorted(self._values.all(Space.TOOL_CALLS).values(), key=_opening)
-        return [each for each in map(_call_of, stored) if each.state in wanted]
 
-    async def list_async(self, states: tuple[str, ...] | None = None) -> Listed:
+        Raises:
+            UsageError: There is no such state.
+        """
+        wanted = chosen(states, "states", STATES)
+        stored = sorted(self._values.all(Space.TOOL_CALLS).values(), key=_opening)
+        return [each for each in map(_call_of, stored) if wanted is None or each.state in wanted]
+
+    async def list_async(self, states: Collection[str] | None = None) -> Listed:
         """``list`` on the store's pool."""
         return await self._session._store._on_pool(self.list, states)
 

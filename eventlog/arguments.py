@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import reprlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +69,17 @@ def items(value: Iterable[T], name: str) -> list[T]:
     if isinstance(value, str | bytes | dict):
         raise UsageError(f"{name} must be a list, not {_type(value)}: {reprlib.repr(value)}")
     return list(iterable(value, name))
+
+
+def chosen(value: Iterable[str] | None, name: str, allowed: Sequence[str]) -> list[str] | None:
+    """Some of the words that there are; None for whatever there is."""
+    if value is None:
+        return None
+    found = items(value, name)
+    for each in found:
+        if each not in allowed:
+            raise UsageError(f"{name} are {', '.join(allowed)}, not {reprlib.repr(each)}")
+    return found
 
 
 def folder(value: object, name: str) -> Path:
