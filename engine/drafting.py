@@ -356,6 +356,7 @@ def make_ack(
     opening: Any,
     expected_head: int | None = None,
     expected_next: int | None = None,
+    number: int | None = None,
     begin: Beginning | None = None,
     idempotency_key: str | None = None,
     said: Sequence[Draft] | None = None,
@@ -379,6 +380,7 @@ def make_ack(
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
+        number=number,
         begin=begin,
         key=_checked_key(idempotency_key),
         content=b"" if idempotency_key is None else fingerprint_of(said or drafts),

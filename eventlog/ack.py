@@ -129,6 +129,7 @@ class Terms:
     Attributes:
         expected_head: Sequence that must be the head, -1 for an empty session, None for any.
         expected_next: Sequence that the first event must get (loading an export), or None.
+        number: Number of the session's incarnation that is meant, or None for any.
         begin: Where a session that this makes begins; None for sequence 0.
         key: Idempotency key, or None.
         linked: True when a draft names its parent, or what it must come after.
@@ -159,6 +160,7 @@ class Terms:
         "linked",
         "more",
         "named",
+        "number",
         "only_existing",
         "queued",
         "refers",
@@ -171,6 +173,7 @@ class Terms:
         *,
         expected_head: int | None = None,
         expected_next: int | None = None,
+        number: int | None = None,
         begin: Beginning | None = None,
         key: str | None = None,
         content: bytes = b"",
@@ -186,6 +189,7 @@ class Terms:
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
+        self.number = number
         self.begin = begin
         self.key = key
         self.content = content

@@ -460,6 +460,13 @@ class Admission:
         following = 0 if terms.begin is None else terms.begin.first
         if state is not None:
             following = state.draft_next
+        current_number = None if state is None else state.number
+        if terms.number not in (None, current_number):
+            raise SessionGoneError(
+                "the session was deleted, or deleted and made anew",
+                expected=terms.number,
+                current=current_number,
+            )
         if terms.expected_head is not None:
             head = -1 if state is None else signed_head(state.draft_head)
             if terms.expected_head != head:
@@ -641,7 +648,8 @@ class Admission:
             if is_marked:
                 tail, payload = self._marked(ack, tail, draft, state, sequence)
                 is_marked = False
-            if sequence == last and (state.draft_messages > state.draft_limit or kind == ROLL_UP):
+            is_due = sequence == last and state.draft_messages > state.draft_limit
+            if is_due or kind == ROLL_UP:
                 tail, payload = _rolled_up(tail, payload, state.roll_up_draft())
             if not records:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])
