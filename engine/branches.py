@@ -7,7 +7,6 @@ root to the head.
 
 from __future__ import annotations
 
-import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
@@ -21,7 +20,7 @@ from engine.state import read_fold
 from engine.staterows import NAMES
 from engine.values import named_branch
 from eventlog.ack import Ack, event_of
-from eventlog.arguments import items, whole
+from eventlog.arguments import items, shown, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, name_bytes
@@ -331,7 +330,7 @@ class Branching(Removing):
                 raise _no_branch(self._name[1], name, number)
             at = past.tip(found.branch)
         if at is None:
-            raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
+            raise UsageError(f"branch {shown(name)} has no event yet")
         return at
 
 
@@ -341,7 +340,7 @@ def _no_branch(session: str, name: str, number: int | None) -> UsageError:
     hint = "A text is the name of a branch here; of an event give its sequence."
     if named is not None and named[0] == number:
         hint = f"It is the id of event {named[1]}; give {named[1]}, its sequence."
-    return UsageError(f"session {session!r} has no branch {reprlib.repr(name)}", hint=hint)
+    return UsageError(f"session {session!r} has no branch {shown(name)}", hint=hint)
 
 
 def _encode_cursor(name: Name, number: int, leaf: int, following: int) -> str:
@@ -356,11 +355,11 @@ def _decode_cursor(cursor: str, name: Name) -> tuple[int, int, int]:
         if number <= U64_MAX and following <= leaf <= POSITION_MAX:
             if check != _check_of(name):
                 raise UsageError(
-                    f"cursor {reprlib.repr(cursor)} is of another session than {name[1]!r}",
+                    f"cursor {shown(cursor)} is of another session than {name[1]!r}",
                     hint="Give it to the session whose path() gave it.",
                 )
             return number, leaf, following
-    raise UsageError(f"cursor must be one that path() gave, not {reprlib.repr(cursor)}")
+    raise UsageError(f"cursor must be one that path() gave, not {shown(cursor)}")
 
 
 def _check_of(name: Name) -> int:

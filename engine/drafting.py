@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -18,7 +17,7 @@ from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
 from engine.spaces import SPACES
 from engine.variables import check_change
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
 from eventlog.errors import (
@@ -408,9 +407,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     """Bind the parts of several sessions of one tenant into one atomic append."""
     for part in parts:
         if type(part) is not Part:
-            raise UsageError(
-                f"parts must be what session.draft(...) gives, not {reprlib.repr(part)}"
-            )
+            raise UsageError(f"parts must be what session.draft(...) gives, not {shown(part)}")
     if not parts:
         raise UsageError("append_batch needs at least one part")
     if len({part.name[0] for part in parts}) != 1:
@@ -476,7 +473,7 @@ def _check_size(drafts: Sequence[Draft]) -> int:
 def _is_queued(mode: object) -> bool:
     if type(mode) is str and mode in ("durable", "queued"):
         return mode == "queued"
-    raise UsageError(f"ack must be 'durable' or 'queued', not {reprlib.repr(mode)}")
+    raise UsageError(f"ack must be 'durable' or 'queued', not {shown(mode)}")
 
 
 def _checked_head(expected: int | None) -> int | None:

@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +34,7 @@ from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
 from engine.spaces import Space
 from eventlog.ack import Ack, Beginning, Draft
-from eventlog.arguments import iterable, whole
+from eventlog.arguments import iterable, shown, whole
 from eventlog.blobput import Upload
 from eventlog.branching import counts_of_base
 from eventlog.errors import (
@@ -106,7 +105,7 @@ def _head_of(base: Mapping[str, Any] | None, first: int) -> int | None:
     """
     head = None if base is None else base.get("head")
     if head is not None and not (type(head) is int and 0 <= head < first):
-        raise UsageError(f"base has a head {head!r} that cannot be")
+        raise UsageError(f"base has a head {shown(head)} that cannot be")
     return head
 
 
@@ -163,7 +162,7 @@ class Loader:
         for number, line in enumerate(iterable(lines, "lines"), 1):
             try:
                 if not isinstance(line, Mapping):
-                    raise ValueError(f"a line must be an object, not {reprlib.repr(line)}")
+                    raise ValueError(f"a line must be an object, not {shown(line)}")
                 if is_content(line):
                     self._take_content(line)
                     continue

@@ -19,7 +19,7 @@ from engine.spaces import Space
 from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
-from eventlog.arguments import chosen
+from eventlog.arguments import chosen, shown
 from eventlog.errors import AppendConflictError, CorruptionError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.locks import same_domain
@@ -282,7 +282,7 @@ def _is_process(owner: Mapping[str, Any]) -> bool:
 
 def _check_status(status: str, allowed: tuple[str, ...]) -> None:
     if status not in allowed:
-        raise UsageError(f"status must be one of {', '.join(allowed)}, not {status!r}")
+        raise UsageError(f"status must be one of {', '.join(allowed)}, not {shown(status)}")
 
 
 def owning_process() -> dict[str, Any]:

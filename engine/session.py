@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +30,7 @@ from engine.variables import Variable, change_body, versions_of
 from engine.waiting import UpTo
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
-from eventlog.arguments import items, whole
+from eventlog.arguments import items, shown, whole
 from eventlog.body import encode_body
 from eventlog.errors import (
     InvalidMessageError,
@@ -436,7 +435,7 @@ class Session(Holding, UpTo):
         parts: list[tuple[str, Any]] = [("message", each) for each in items(messages, "messages")]
         for event in items(events, "events"):
             if type(event) is not tuple or len(event) != 2:
-                raise UsageError(f"events must hold (kind, body), not {reprlib.repr(event)}")
+                raise UsageError(f"events must hold (kind, body), not {shown(event)}")
             parts.append(event)
         addresses = self._addresses_of_each(blobs, len(parts), "messages and events")
         drafts = [
