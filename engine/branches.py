@@ -7,6 +7,7 @@ root to the head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
@@ -26,6 +27,7 @@ from eventlog.index import Name
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import PAGE_MAX, POSITION_MAX
 from eventlog.linking import HEAD
+from eventlog.past import Past
 from eventlog.record import NO_PARENT
 
 if TYPE_CHECKING:
@@ -123,7 +125,6 @@ class Branching(Removing):
             SessionGoneError: The session was deleted since the page that gave the cursor.
         """
         whole(limit, "limit", 1, PAGE_MAX)
-        number: int | None = None
         if cursor is not None:
             if leaf is not None:
                 raise UsageError(
@@ -131,22 +132,21 @@ class Branching(Removing):
                     hint="Give the leaf for the first page, and only the cursor for those after.",
                 )
             number, end, first = _decode_cursor(cursor, self._name)
+            pager = PathPager(self._store._log, self._name, end, first, number)
         else:
-            found = self._leaf(leaf)
-            if found is None:
-                return PathPage([], None)
-            end, first = found, 0
-        pager = PathPager(self._store._log, self._name, end, first, number)
+            to = self._event_at(leaf) if type(leaf) is int else self._finder(leaf)
+            pager = PathPager(self._store._log, self._name, to, 0)
         events: list[Event] = []
         while len(events) < limit:
             page = pager.next_page(limit - len(events))
             if not page:  # the end of it, or there is no such session
                 return PathPage(events, None)
             events += page
-        if pager.following > end:
+        assert pager.number is not None and pager.leaf is not None, "there was a page"
+        if pager.following > pager.leaf:
             return PathPage(events, None)
-        assert pager.number is not None
-        return PathPage(events, _encode_cursor(self._name, pager.number, end, pager.following))
+        cursor = _encode_cursor(self._name, pager.number, pager.leaf, pager.following)
+        return PathPage(events, cursor)
 
     async def path_async(
         self, leaf: int | str | None = None, cursor: str | None = None, limit: int = 100
@@ -311,10 +311,20 @@ class Branching(Removing):
 
     def _leaf(self, leaf: int | str | None) -> int | None:
         """Sequence of the event that a path ends with; None for an empty path."""
-        if leaf is not None:
+        if type(leaf) is int:
             return self._event_at(leaf)
+        find = self._finder(leaf)
         with self._store._log.views.past(self._name) as past:
-            return None if past is None else past.head(past.view.event_count, past.row.head)
+            return find(past)
+
+    def _finder(self, leaf: int | str | None) -> Callable[[Past | None], int | None]:
+        """What finds the head, or the newest event of a named branch, in one transaction."""
+        if leaf is None:
+            return _head_in
+        if not isinstance(leaf, str):
+            end = whole(leaf, "leaf", 0, POSITION_MAX)
+            return lambda _: end
+        return lambda past: self._tip_in(past, leaf)
 
     def _event_at(self, leaf: int | str) -> int:
         """A sequence, or that of the newest event of a named branch."""
@@ -324,14 +334,21 @@ class Branching(Removing):
 
     def _tip_of(self, name: str) -> int:
         with self._store._log.views.past(self._name) as past:
-            found = None if past is None else named_branch(self._store, past, name)
-            if past is None or found is None:
-                number = None if past is None else past.view.origin.number
-                raise _no_branch(self._name[1], name, number)
-            at = past.tip(found.branch)
+            return self._tip_in(past, name)
+
+    def _tip_in(self, past: Past | None, name: str) -> int:
+        found = None if past is None else named_branch(self._store, past, name)
+        if past is None or found is None:
+            number = None if past is None else past.view.origin.number
+            raise _no_branch(self._name[1], name, number)
+        at = past.tip(found.branch)
         if at is None:
             raise UsageError(f"branch {shown(name)} has no event yet")
         return at
+
+
+def _head_in(past: Past | None) -> int | None:
+    return None if past is None else past.head(past.view.event_count, past.row.head)
 
 
 def _no_branch(session: str, name: str, number: int | None) -> UsageError:

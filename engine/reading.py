@@ -101,16 +101,36 @@ class SessionPager:
 
 
 class PathPager:
-    """Pages of the public events on the path to a leaf, root first."""
+    """Pages of the public events on the path to a leaf, root first.
+
+    Args:
+        log: The log.
+        name: Tenant and session name.
+        leaf: Sequence of the leaf, or what finds it in the transaction of the first page: it gets
+            None for no session, and gives None for an empty path.
+        first: The first sequence that is wanted.
+        number: Number of the incarnation that is meant; None for any.
+
+    Attributes:
+        number: Number of the incarnation; None until the first page.
+        leaf: Sequence of the leaf, likewise; -1 for an empty path.
+        following: Sequence that the next page begins with.
+    """
 
     def __init__(
-        self, log: Log, name: Name, leaf: int, first: int, number: int | None = None
+        self,
+        log: Log,
+        name: Name,
+        leaf: int | Callable[[Past | None], int | None],
+        first: int,
+        number: int | None = None,
     ) -> None:
         self._log = log
         self._name = name
-        self.number = number  # of the incarnation; None until the first page
+        self._find = leaf
         self._path: list[Stretch] | None = None
-        self.leaf = leaf
+        self.number = number
+        self.leaf: int | None = leaf if isinstance(leaf, int) else None
         self.following = first
 
     def next_page(self, events_max: int = PAGE_EVENTS) -> list[Event]:
@@ -120,15 +140,21 @@ class PathPager:
             UsageError: The leaf is no event of the session's history.
             SessionGoneError: The session was deleted since the first page.
         """
-        if self.following > self.leaf:
+        if self.leaf is not None and self.following > self.leaf:
             return []
         with self._log.views.past(self._name) as past:
             number = None if past is None else past.view.origin.number
+            if self.leaf is None:
+                assert not isinstance(self._find, int), "that is the leaf"
+                found = self._find(past)
+                self.leaf = -1 if found is None else found
             if past is None or self.number not in (None, number):
                 if self.number is None:
                     return []
                 raise SessionGoneError.while_read(self._name[1], self.number, number)
             self.number = number
+            if self.leaf < 0:
+                return []
             if self._path is None:
                 self._path = path_of(past, self.leaf)
             events, self.following = past.read_path(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import ConflictError, SessionGoneError, Store, TrimmedError
+from engine import ConflictError, SessionGoneError, Store, TrimmedError, UsageError
 from engine.fold import FoldCache
 from engine.session import Session
 from engine.spaces import Space
@@ -339,3 +339,33 @@ def test_a_row_whose_key_is_damaged_is_not_one_that_is_not_there(
         with pytest.raises(CorruptionError, match="state"):
             store.session("a").runs.get(wanted)
         assert not store.check().ok
+
+
+@pytest.mark.parametrize("leaf", [None, 0, "side", "main"])
+def test_a_first_page_takes_one_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch, leaf: int | str | None
+) -> None:
+    """The leaf was found in one transaction, and the page read in another: between the two the
+    session could be another one.
+    """
+    call = store.session("a")
+    call.append_many([{"n": 0}, {"n": 1}])
+    call.name_branch("main").result(HANG_S)
+    call.append({"n": 2}, parent=0).result(HANG_S)
+    call.name_branch("side").result(HANG_S)
+    read: list[int] = []
+    real = type(store._log.views).past
+
+    def past(self: Any, name: Any) -> Any:
+        read.append(1)
+        return real(self, name)
+
+    monkeypatch.setattr(type(store._log.views), "past", past)
+    found = [event.body["n"] for event in call.path(leaf).events]
+    assert found == {None: [0, 2], 0: [0], "side": [0, 2], "main": [0, 1]}[leaf]
+    assert len(read) == 1
+    page = call.path(leaf, limit=1)
+    assert len(read) == 2 and [event.body["n"] for event in page.events] == [0]
+    assert store.session("none").path().events == []
+    with pytest.raises(UsageError, match="no branch"):
+        store.session("none").path("side")
