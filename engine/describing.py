@@ -24,7 +24,7 @@ from engine.facts import (
 )
 from engine.fold import read_base
 from engine.spaces import KINDS, Space
-from engine.variables import changed_by
+from engine.variables import StoredVariable, changed_by
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
 from eventlog.errors import SessionGoneError
@@ -296,8 +296,17 @@ class Describing(Branching):
         return self._as_session()._change(Space.FACTS, changes, wait=wait)
 
     def _history_of(self, key: str) -> list[Said]:
-        found: list[Said] = []
-        number: int | None = None
+        return [said(each) for each in self._values_of(key)]
+
+    def _values_of(self, key: str, wanted: int | None = None) -> list[StoredVariable]:
+        """What a fact was, oldest first; of what was purged the last one.
+
+        Args:
+            key: Its key.
+            wanted: Number of the incarnation that is meant; None for any.
+        """
+        found: list[StoredVariable] = []
+        number = wanted
         following = 0
         while True:
             with self._store._log.views.past(self._name) as past:
@@ -314,7 +323,7 @@ class Describing(Branching):
                     if key in kept:
                         sequence = kept[key].sequence
                         found = [each for each in found if each.sequence < sequence]
-                        found.append(said(kept[key]))
+                        found.append(kept[key])
                     following = past.first
                 stop = past.view.event_count
                 events, following = past.read_kinds(
@@ -323,7 +332,7 @@ class Describing(Branching):
             for event in events:
                 change = changed_by(event).get(key)
                 if change is not None:
-                    found.append(said(change))
+                    found.append(change)
             if following >= stop:
                 return found
 

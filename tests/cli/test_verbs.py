@@ -24,7 +24,7 @@ VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined
 READING = ("export", "replay", "show", "branches", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
 KEEPING = (
-    *("rebuild", "erase", "retention", "compact", "vacuum"),
+    *("rebuild", "erase", "hold", "retention", "compact", "vacuum"),
     *("backup", "restore", "upgrade", "configure"),
 )
 WITH_JSON = (
@@ -38,6 +38,8 @@ def arguments(verb: str, store: Path) -> list[object]:
         return [verb, store, "s"]
     if verb == "erase":
         return [verb, store, "s", "--yes"]
+    if verb == "hold":
+        return [verb, store, "s", "--reason", "case"]
     if verb == "retention":
         return [verb, store, "--max-entries", 9, "--yes"]
     if verb == "compact":

@@ -742,6 +742,40 @@ def test_all_of_a_user_is_erased(checked_store: Open, store_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("purged", [False, True])
+def test_what_was_a_users_between_is_erased_too(
+    checked_store: Open, purged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the owner of now and the one given at creation were looked at."""
+    store = checked_store(snapshot_frequency=4)
+    for name, owners in {
+        "between": ["u", "v"],
+        "never": ["v"],
+        "none": [],
+        "taken": ["u", None],
+    }.items():
+        call = said(store, name, user_id="first")
+        for owner in owners:
+            call.set_owner(user_id=owner).result()
+            put(call, user("more"), user("and more"))
+        call.set_owner(workspace="w").result()
+    store.flush()
+    if purged:
+        for name in ("between", "taken"):
+            call = store.session(name)
+            events = [event.sequence for event in call.events(kinds=["facts"])]
+            call.purge(events[0] + 1).result()  # the base says that it was the user's
+    read: list[str] = []
+    real = Session._values_of
+    monkeypatch.setattr(
+        Session, "_values_of", lambda self, *given: (read.append(self.name), real(self, *given))[1]
+    )
+    assert sorted(receipt.session for receipt in store.erase_user("u")) == ["between", "taken"]
+    assert set(read) == {"between", "never", "taken"}
+    assert sorted(names(store)) == ["never", "none"]
+    assert store.erase_user("u") == []
+
+
 def test_a_hold_refuses_to_erase_a_user_unless_it_is_forced(store: Store) -> None:
     said(store, "a", user_id="u")
     said(store, "b", user_id="u").hold("case").result()
