@@ -206,7 +206,7 @@ def usage_in(
     """Usage of one session; see ``Session.usage``."""
     records = records_of(values, session, checked_scope(scope), user_id)
     if branch is not None:
-        number = _branch_number(values, session, branch)
+        number = branch_number(values, session, branch)
         records = [each for each in records if each.branch == number]
     if path is not None:
         records = on_path(records, path)
@@ -227,7 +227,12 @@ def require_branch(
         raise UsageError(f"session {session!r} has no branch {number}")
 
 
-def _branch_number(values: Values, session: str, branch: int | str) -> int:
+def branch_number(values: Values, session: str, branch: int | str) -> int:
+    """The number of a branch, given by it or by a name.
+
+    Raises:
+        UsageError: It cannot be one, or there is no branch of that name.
+    """
     if type(branch) is not str:
         return whole(branch, "branch", 0, SESSION_BRANCHES_MAX - 1)
     found = values.branch(branch)

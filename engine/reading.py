@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import Executor, Future, wait
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.events import Event
 from engine.kinds import kind_names
@@ -30,8 +30,9 @@ from eventlog.limits import (
 from eventlog.log import Log
 from eventlog.past import Past
 from eventlog.reading import Window
-from eventlog.record import CONTROL, VOID
+from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, VOID
 
+_ON_BRANCHES: Final = BELONGS | {HEAD_MOVE, BRANCH_NAME}
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
 
 
@@ -41,6 +42,19 @@ def kinds_wanted(kinds: Collection[str] | None) -> Callable[[Event], bool] | Non
         return None
     names = kind_names(kinds)
     return lambda event: event.kind in names
+
+
+def on_branch(number: int, wanted: Callable[[Event], bool] | None) -> Callable[[Event], bool]:
+    """Whether an event that is wanted is on a branch; of most control kinds none is on any."""
+
+    def is_on(event: Event) -> bool:
+        return (
+            event.branch == number
+            and (event.kind_code < CONTROL or event.kind_code in _ON_BRANCHES)
+            and (wanted is None or wanted(event))
+        )
+
+    return is_on
 
 
 class Pager(Protocol):

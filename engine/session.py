@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
+from engine.belongings import branch_number, require_branch
 from engine.blobs import BlobLike, addresses_of
 from engine.catalog import info_of
 from engine.drafting import (
@@ -23,7 +24,7 @@ from engine.events import OPENING_FACTS, Event, SessionInfo
 from engine.history import last_bodies
 from engine.holds import Holding
 from engine.kinds import CONTROLS, SIDE
-from engine.reading import Events, SessionPager, Subscription, kinds_wanted
+from engine.reading import Events, SessionPager, Subscription, kinds_wanted, on_branch
 from engine.spaces import Space
 from engine.state import state_of, variables_of
 from engine.variables import Variable, change_body, versions_of
@@ -671,7 +672,11 @@ class Session(Holding, UpTo):
         return await self._store._on_pool(self.event, sequence)
 
     def subscribe(
-        self, after: int | None = None, kinds: Collection[str] | None = None
+        self,
+        after: int | None = None,
+        kinds: Collection[str] | None = None,
+        *,
+        branch: int | str | None = None,
     ) -> Subscription:
         """Events after a sequence, then each new one as it is committed.
 
@@ -681,15 +686,33 @@ class Session(Holding, UpTo):
         Args:
             after: Sequence after which to begin; -1 for all, None for those from now on.
             kinds: Only these kinds.
+            branch: Only events of this branch, by number or by the name that leads to it now: those
+                of the history that are on it, and not on the ones that it was forked from; usage
+                and artifacts that belong to them; names given to it, and moves of the head to it.
+
+        Raises:
+            UsageError: There is no such branch.
         """
+        number: int | None = None
+        wanted = kinds_wanted(kinds)
+        if branch is not None:
+            number, of = self._branch(branch)
+            wanted = on_branch(of, wanted)
         if after is None:
             info = self.info()
             after = -1 if info is None else info.last_sequence
         else:
             whole(after, "after", -1, POSITION_MAX)
-        return Subscription(
-            self._pager(after + 1, None, kinds), self._store._log, self._store._pool
-        )
+        log = self._store._log
+        pager = SessionPager(log, self._name, after + 1, U64_MAX, wanted, number)
+        return Subscription(pager, log, self._store._pool)
+
+    def _branch(self, branch: int | str) -> tuple[int | None, int]:
+        """Number of the session's incarnation, and of one of its branches."""
+        with self._store._log.views.past(self._name) as past:
+            require_branch(past, self.name, branch)
+            number = None if past is None else past.view.origin.number
+        return number, branch_number(self._values, self.name, branch)
 
     @property
     def exists(self) -> bool:

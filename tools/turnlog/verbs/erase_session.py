@@ -41,8 +41,8 @@ def run(
     assert name is not None
     with told_of(path), Store.open(path, create=False) as store:
         session = store.tenant(tenant).session(name)
-        held = holds_of(session)
-        if held and not force:
+        held = () if force else holds_of(session)
+        if held:
             raise ConflictError(
                 f"session {terminal.quote(name)} is held: {terminal.quote(held[0])}",
                 current=held,
