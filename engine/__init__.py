@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from engine.artifacts import ArtifactVersion
+from engine.artifacts import Artifacts, ArtifactsAt, ArtifactVersion
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
 from engine.branches import Branch, PathPage
 from engine.compaction import Compaction
-from engine.documents import Document
+from engine.describing import KEEP, Keep
+from engine.documents import Document, Documents, DocumentsAt
 from engine.drafting import Part
 from engine.erasure import ErasureReceipt
 from engine.events import Event, SessionInfo, SessionPage
 from engine.facts import Facts, Label, Said, SessionLink
 from engine.keeping import DeadLetter
+from engine.listed import Listed
 from engine.loading import LoadResult
 from engine.modelview import Window, WindowEntry
 from engine.owners import User
-from engine.policy import RetentionDamage, RetentionDecision, RetentionPolicy, RetentionReport
+from engine.policy import (
+    RetentionDamage,
+    RetentionDecision,
+    RetentionExcess,
+    RetentionPolicy,
+    RetentionReport,
+)
 from engine.projecting import Projection
 from engine.reading import Events, Subscription
 from engine.rebuilding import RebuildReport
 from engine.redaction import RedactionReceipt
-from engine.runs import Run
+from engine.runs import Run, Runs, RunsAt
 from engine.salvage import Lost
 from engine.session import Session
 from engine.store import Store, Tenant
-from engine.toolcalls import ToolCall
+from engine.toolcalls import ToolCall, ToolCalls, ToolCallsAt
 from engine.usage import Usage, UsageRecord, UsageTotals
 from engine.variables import Variable
 from eventlog.ack import Ack
 from eventlog.backup import BackupReport
 from eventlog.check import CheckReport, Finding
+from eventlog.configuring import UNCHANGED, Unchanged
 from eventlog.errors import (
     AppendConflictError,
     BusyError,
@@ -67,6 +76,8 @@ __all__ = [
     "Ack",
     "AppendConflictError",
     "ArtifactVersion",
+    "Artifacts",
+    "ArtifactsAt",
     "BackupReport",
     "Blob",
     "BlobReader",
@@ -80,6 +91,8 @@ __all__ = [
     "DamagedInputError",
     "DeadLetter",
     "Document",
+    "Documents",
+    "DocumentsAt",
     "DuplicateIdError",
     "ErasureReceipt",
     "Event",
@@ -91,8 +104,11 @@ __all__ = [
     "IdempotencyConflictError",
     "InvalidMessageError",
     "InvalidNameError",
+    "KEEP",
+    "Keep",
     "Label",
     "LimitExceededError",
+    "Listed",
     "LoadResult",
     "Lost",
     "NotAStoreError",
@@ -108,9 +124,12 @@ __all__ = [
     "RestoreReport",
     "RetentionDamage",
     "RetentionDecision",
+    "RetentionExcess",
     "RetentionPolicy",
     "RetentionReport",
     "Run",
+    "Runs",
+    "RunsAt",
     "Said",
     "Session",
     "SessionAt",
@@ -127,8 +146,12 @@ __all__ = [
     "SuspectStoreError",
     "Tenant",
     "ToolCall",
+    "ToolCalls",
+    "ToolCallsAt",
     "TrimmedError",
     "TurnlogError",
+    "UNCHANGED",
+    "Unchanged",
     "UpgradeReport",
     "Usage",
     "UsageError",

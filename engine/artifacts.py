@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, is_on, value_of, values_in
+from engine.belonging import is_on, value_of
 from engine.blobs import checked_media_type
 from engine.events import Event
-from engine.fold import Fold, base_parts
+from engine.fold import Fold, base_parts, values_in
 from engine.spaces import Space
-from engine.variables import StoredVariable
+from engine.values import Values
+from engine.variables import StoredVariable, appended_key
 from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
@@ -72,18 +73,18 @@ Ids = list[str]
 class ArtifactsAt:
     """The artifacts of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_head", "_number", "_path", "_session")
+    __slots__ = ("_head", "_number", "_path", "_session", "_values")
 
     def __init__(
         self,
         session: Session,
-        folded: Folded,
+        values: Values,
         path: Sequence[Stretch] | None = None,
         head: int | None = None,
         number: int | None = None,
     ) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
         self._path = path
         self._head = head  # as of the event; None when there was none
         self._number = number  # of the incarnation; None for that of now
@@ -103,7 +104,7 @@ class ArtifactsAt:
         path = self._session._stretches(
             self._head if is_head else leaf, self._number, is_head=is_head
         )
-        return ArtifactsAt(self._session, self._folded, path, self._head, self._number)
+        return ArtifactsAt(self._session, self._values, path, self._head, self._number)
 
     async def on_async(self, leaf: int | str | None = None) -> ArtifactsAt:
         """``on`` on the store's pool."""
@@ -125,14 +126,10 @@ class ArtifactsAt:
         number = self._number
         if number is None:  # before the fold, so that its content is not looked for in a newer one
             number = _number_of(self._session)
-        found = [
-            (sequence, value)
-            for sequence, value in self._values(id)
-            if version is None or sequence == version
-        ]
-        if not found:
+        found = self._version(id, version)
+        if found is None:
             return None
-        sequence, value = found[-1]
+        sequence, value = found
         content = value.get("inline")
         if content is None:
             content = self._content(sequence, value, number)
@@ -148,7 +145,7 @@ class ArtifactsAt:
 
     def versions(self, id: str) -> Versions:
         """The versions of an artifact, oldest first; none when there is no such artifact."""
-        times = values_in(self._folded(), Space.ARTIFACTS)
+        times = self._values.all(Space.ARTIFACTS)
         by_sequence = {each.sequence: each.updated_us for each in times.values()}
         return [
             ArtifactVersion(
@@ -161,7 +158,7 @@ class ArtifactsAt:
                 value.get("event"),
                 value.get("branch", 0),
             )
-            for sequence, value in self._values(id)
+            for sequence, value in self._versions(id)
         ]
 
     async def versions_async(self, id: str) -> Versions:
@@ -170,18 +167,28 @@ class ArtifactsAt:
 
     def list(self) -> Ids:
         """The ids of all artifacts, in their order."""
-        stored = values_in(self._folded(), Space.ARTIFACTS).values()
+        stored = self._values.all(Space.ARTIFACTS).values()
         return sorted({value["id"] for value in map(_value, stored) if is_on(self._path, value)})
 
     async def list_async(self) -> Ids:
         """``list`` on the store's pool."""
         return await self._session._store._on_pool(self.list)
 
-    def _values(self, id: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    def _version(self, id: str, version: int | None) -> tuple[int, dict[str, Any]] | None:
+        """Sequence and value of one version, or of the newest."""
+        if version is None:
+            found = list(self._versions(id))
+            return found[-1] if found else None
+        name_bytes(id, "artifact id")
+        stored = self._values.one(Space.ARTIFACTS, appended_key(_prefix(id), version))
+        value = None if stored is None else _value(stored)
+        return (version, value) if value is not None and is_on(self._path, value) else None
+
+    def _versions(self, id: str) -> Iterable[tuple[int, dict[str, Any]]]:
         """Sequences and values of an artifact's versions, oldest first."""
         name_bytes(id, "artifact id")
         prefix = _prefix(id)
-        values = values_in(self._folded(), Space.ARTIFACTS)
+        values = self._values.all(Space.ARTIFACTS)
         for key in sorted(values):
             if key.startswith(prefix):
                 value = _value(values[key])

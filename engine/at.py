@@ -22,6 +22,7 @@ from engine.spaces import Space
 from engine.state import read_fold, state_of, variables_of
 from engine.toolcalls import ToolCallsAt
 from engine.usage import Usage
+from engine.values import AsOf
 from engine.variables import Variable
 from eventlog.arguments import whole
 from eventlog.errors import SessionGoneError, SessionNotFoundError, TrimmedError, UsageError
@@ -58,7 +59,7 @@ class SessionAt:
     @property
     def state(self) -> dict[str, Any]:
         """The variables' values by key, as ``Session.state``."""
-        return state_of(self._folded())
+        return state_of(self._values.all(Space.VARIABLES))
 
     async def state_async(self) -> dict[str, Any]:
         """``state`` on the store's pool."""
@@ -66,7 +67,7 @@ class SessionAt:
 
     def variables(self, prefix: str = "") -> list[Variable]:
         """The variables, as ``Session.variables``."""
-        return variables_of(self._folded(), prefix)
+        return variables_of(self._values.all(Space.VARIABLES), prefix)
 
     async def variables_async(self, prefix: str = "") -> list[Variable]:
         """``variables`` on the store's pool."""
@@ -78,7 +79,7 @@ class SessionAt:
         with self._session._store._log.views.past(self._session._name) as past:
             found = self._same(past)
             opening = opening_of(found.row, self.number)
-        stored = self._folded().spaces.get(Space.FACTS, {})
+        stored = self._values.all(Space.FACTS)
         return facts_from(opening, stored, f"facts of session {self.number}")
 
     async def facts_async(self) -> Facts:
@@ -88,22 +89,22 @@ class SessionAt:
     @property
     def documents(self) -> DocumentsAt:
         """The documents as they were."""
-        return DocumentsAt(self._session, self._folded)
+        return DocumentsAt(self._session, self._values)
 
     @property
     def artifacts(self) -> ArtifactsAt:
         """The artifacts as they were."""
-        return ArtifactsAt(self._session, self._folded, head=self.head, number=self.number)
+        return ArtifactsAt(self._session, self._values, head=self.head, number=self.number)
 
     @property
     def runs(self) -> RunsAt:
         """The runs as they were, open ones too: what became of their owners is not asked."""
-        return RunsAt(self._session, self._folded)
+        return RunsAt(self._session, self._values)
 
     @property
     def tool_calls(self) -> ToolCallsAt:
         """The tool calls as they were."""
-        return ToolCallsAt(self._session, self._folded)
+        return ToolCallsAt(self._session, self._values)
 
     def usage(self, scope: str = "turn", *, branch: int | str | None = None) -> Usage:
         """What was used up to then, as ``Session.usage``."""
@@ -114,7 +115,7 @@ class SessionAt:
             with self._session._store._log.views.past(self._session._name) as past:
                 require_branch(self._same(past), self._session.name, branch, self.sequence)
         user_id = opening_of(facts.row, self.number).get("user_id")
-        return usage_in(self._folded(), self._session.name, scope, user_id, branch)
+        return usage_in(self._values, self._session.name, scope, user_id, branch)
 
     async def usage_async(self, scope: str = "turn", *, branch: int | str | None = None) -> Usage:
         """``usage`` on the store's pool."""
@@ -135,12 +136,17 @@ class SessionAt:
         """``history`` on the store's pool."""
         return await self._session._store._on_pool(self.history, limit)
 
-    def events(self, first: int = 0, kinds: Collection[str] | None = None) -> Events:
+    def events(
+        self, first: int = 0, last: int | None = None, kinds: Collection[str] | None = None
+    ) -> Events:
         """The events up to then by sequence, as ``Session.events``."""
         whole(first, "first", 0, POSITION_MAX)
+        stop = self.sequence
+        if last is not None:
+            stop = min(stop, whole(last, "last", 0, POSITION_MAX))
         with self._session._store._log.views.past(self._session._name) as past:
             self._same(past)
-        pager = self._session._pager(first, self.sequence, kinds, self.number)
+        pager = self._session._pager(first, stop, kinds, self.number)
         return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:
@@ -177,6 +183,10 @@ class SessionAt:
     async def info_async(self) -> SessionInfo:
         """``info`` on the store's pool."""
         return await self._session._store._on_pool(self.info)
+
+    @property
+    def _values(self) -> AsOf:
+        return AsOf(self._folded)
 
     def _folded(self) -> Fold:
         fold = self._fold

@@ -7,22 +7,12 @@ is on every path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.fold import Fold
-from engine.spaces import Space
 from engine.variables import StoredVariable
 from eventlog.branching import Stretch
 from eventlog.errors import CorruptionError
-
-Folded = Callable[[], Fold | None]
-"""Gives the fold that is read: that of now, or as of an event."""
-
-
-def values_in(fold: Fold | None, space: Space) -> Mapping[str, StoredVariable]:
-    """What a space holds, by key."""
-    return {} if fold is None else fold.spaces.get(space, {})
 
 
 def value_of(

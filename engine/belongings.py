@@ -10,14 +10,13 @@ from engine.describing import Describing
 from engine.documents import Documents
 from engine.drafting import AckMode
 from engine.events import opening_of
-from engine.fold import Fold
 from engine.reading import path_of
 from engine.runs import Runs
 from engine.spaces import Space
-from engine.state import read_fold
 from engine.toolcalls import ToolCalls
 from engine.usage import Sums, Usage, on_path, records_of
 from engine.usagebody import checked_scope, usage_body
+from engine.values import Present, Values
 from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
@@ -26,7 +25,7 @@ from eventlog.limits import POSITION_MAX, SESSION_BRANCHES_MAX
 from eventlog.past import Past
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 class Belongings(Describing):
@@ -39,22 +38,22 @@ class Belongings(Describing):
     @property
     def documents(self) -> Documents:
         """The session's named texts; no I/O."""
-        return Documents(self._as_session(), self._folded)
+        return Documents(self._as_session(), self._values)
 
     @property
     def artifacts(self) -> Artifacts:
         """What tools made in the session; no I/O."""
-        return Artifacts(self._as_session(), self._folded)
+        return Artifacts(self._as_session(), self._values)
 
     @property
     def runs(self) -> Runs:
         """The session's runs; no I/O."""
-        return Runs(self._as_session(), self._folded)
+        return Runs(self._as_session(), self._values)
 
     @property
     def tool_calls(self) -> ToolCalls:
         """The session's tool calls; no I/O."""
-        return ToolCalls(self._as_session(), self._folded)
+        return ToolCalls(self._as_session(), self._values)
 
     def record_usage(
         self,
@@ -151,7 +150,7 @@ class Belongings(Describing):
                 require_branch(past, self._name[1], branch)
         opening = {} if facts is None else opening_of(facts.row, facts.origin.number)
         user_id = opening.get("user_id")
-        return usage_in(self._folded(), self._name[1], scope, user_id, branch, path)
+        return usage_in(self._values, self._name[1], scope, user_id, branch, path)
 
     async def usage_async(
         self, scope: str = "turn", *, branch: int | str | None = None, leaf: int | str | None = None
@@ -165,8 +164,9 @@ class Belongings(Describing):
     def _blobs(self) -> Blobs:
         return Blobs(self._store, self._name[0])
 
-    def _folded(self) -> Fold | None:
-        return read_fold(self._store, self._name)
+    @property
+    def _values(self) -> Present:
+        return Present(self._store, self._name)
 
     def _stretches(
         self, leaf: int | str | None, number: int | None = None, *, is_head: bool = False
@@ -196,7 +196,7 @@ class Belongings(Describing):
 
 
 def usage_in(
-    fold: Fold | None,
+    values: Values,
     session: str,
     scope: str,
     user_id: str | None,
@@ -204,9 +204,9 @@ def usage_in(
     path: Sequence[Stretch] | None = None,
 ) -> Usage:
     """Usage of one session; see ``Session.usage``."""
-    records = records_of(fold, session, checked_scope(scope), user_id)
+    records = records_of(values, session, checked_scope(scope), user_id)
     if branch is not None:
-        number = _branch_number(fold, session, branch)
+        number = branch_number(values, session, branch)
         records = [each for each in records if each.branch == number]
     if path is not None:
         records = on_path(records, path)
@@ -227,11 +227,15 @@ def require_branch(
         raise UsageError(f"session {session!r} has no branch {number}")
 
 
-def _branch_number(fold: Fold | None, session: str, branch: int | str) -> int:
+def branch_number(values: Values, session: str, branch: int | str) -> int:
+    """The number of a branch, given by it or by a name.
+
+    Raises:
+        UsageError: It cannot be one, or there is no branch of that name.
+    """
     if type(branch) is not str:
         return whole(branch, "branch", 0, SESSION_BRANCHES_MAX - 1)
-    names: Mapping[str, Any] = {} if fold is None else fold.names
-    if branch not in names:
+    found = values.branch(branch)
+    if found is None:
         raise UsageError(f"session {session!r} has no branch {branch!r}")
-    number: int = names[branch].branch
-    return number
+    return found.branch

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import io
-import reprlib
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
 
 from engine.events import Event
-from eventlog.arguments import items, iterable, seconds, whole
+from eventlog.arguments import items, iterable, seconds, shown, whole
 from eventlog.blob import ADDRESS_BYTES, BlobRow
 from eventlog.blobcollect import Collection
 from eventlog.blobput import Put, Upload
@@ -92,7 +91,7 @@ def address_of(tenant: str, blob: BlobLike) -> bytes:
             pass
     raise UsageError(
         f"a blob must be what blobs.put gave, or an address of 16 bytes or 32 hex digits, "
-        f"not {reprlib.repr(blob)}"
+        f"not {shown(blob)}"
     )
 
 
@@ -453,7 +452,7 @@ class BlobReader(io.RawIOBase):
         self._require_open()
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.blob.size}.get(whence)
         if base is None or base + offset < 0:
-            raise UsageError(f"cannot seek to {offset!r} from {whence!r}")
+            raise UsageError(f"cannot seek to {shown(offset)} from {shown(whence)}")
         self._place = base + offset
         return self._place
 
@@ -567,7 +566,7 @@ def checked_media_type(media_type: str | None) -> str:
     if type(media_type) is not str or not (
         media_type.isascii() and media_type.isprintable() and media_type.strip() == media_type
     ):
-        raise UsageError(f"media_type must be printable ASCII, not {reprlib.repr(media_type)}")
+        raise UsageError(f"media_type must be printable ASCII, not {shown(media_type)}")
     if not 1 <= len(media_type) <= MEDIA_TYPE_BYTES_MAX:
         raise UsageError(
             f"media_type has {len(media_type)} characters; allowed are 1 to {MEDIA_TYPE_BYTES_MAX}"

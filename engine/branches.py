@@ -7,24 +7,27 @@ root to the head.
 
 from __future__ import annotations
 
-import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
-from engine.naming import BranchName, by_branch
+from engine.naming import by_branch
 from engine.reading import Events, PathPager
 from engine.removing import Removing
 from engine.state import read_fold
-from eventlog.ack import Ack
-from eventlog.arguments import items, whole
+from engine.staterows import NAMES
+from engine.values import named_branch
+from eventlog.ack import Ack, event_of
+from eventlog.arguments import items, shown, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, name_bytes
 from eventlog.limits import PAGE_MAX, POSITION_MAX
 from eventlog.linking import HEAD
+from eventlog.past import Past
 from eventlog.record import NO_PARENT
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class Branching(Removing):
 
         Costs a row or two for each branch; no event of the history is decoded.
         """
-        fold = read_fold(self._store, self._name)
+        fold = read_fold(self._store, self._name, part=NAMES)
         names = by_branch({} if fold is None else fold.names)
         while True:
             with self._store._log.views.past(self._name) as past:
@@ -122,7 +125,6 @@ class Branching(Removing):
             SessionGoneError: The session was deleted since the page that gave the cursor.
         """
         whole(limit, "limit", 1, PAGE_MAX)
-        number: int | None = None
         if cursor is not None:
             if leaf is not None:
                 raise UsageError(
@@ -130,22 +132,21 @@ class Branching(Removing):
                     hint="Give the leaf for the first page, and only the cursor for those after.",
                 )
             number, end, first = _decode_cursor(cursor, self._name)
+            pager = PathPager(self._store._log, self._name, end, first, number)
         else:
-            found = self._leaf(leaf)
-            if found is None:
-                return PathPage([], None)
-            end, first = found, 0
-        pager = PathPager(self._store._log, self._name, end, first, number)
+            to = self._event_at(leaf) if type(leaf) is int else self._finder(leaf)
+            pager = PathPager(self._store._log, self._name, to, 0)
         events: list[Event] = []
         while len(events) < limit:
             page = pager.next_page(limit - len(events))
             if not page:  # the end of it, or there is no such session
                 return PathPage(events, None)
             events += page
-        if pager.following > end:
+        assert pager.number is not None and pager.leaf is not None, "there was a page"
+        if pager.following > pager.leaf:
             return PathPage(events, None)
-        assert pager.number is not None
-        return PathPage(events, _encode_cursor(self._name, pager.number, end, pager.following))
+        cursor = _encode_cursor(self._name, pager.number, pager.leaf, pager.following)
+        return PathPage(events, cursor)
 
     async def path_async(
         self, leaf: int | str | None = None, cursor: str | None = None, limit: int = 100
@@ -161,7 +162,13 @@ class Branching(Removing):
             self._store._pool,
         )
 
-    def checkout(self, leaf: int | str | None, *, expected_head: int | None = None) -> Ack:
+    def checkout(
+        self,
+        leaf: int | str | None,
+        *,
+        expected_head: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
         """Make another event the head: the next append follows it. Removes nothing.
 
         Args:
@@ -169,6 +176,7 @@ class Branching(Removing):
                 called, without what still waits in the queue; None for no event, so that the next
                 append begins a path of its own.
             expected_head: See ``append``.
+            wait: See ``append``.
 
         The ack raises ``AppendConflictError`` when there is no such public event, and
         ``TrimmedError`` when it was purged.
@@ -176,7 +184,19 @@ class Branching(Removing):
         self._store._require_version(2, "moves of the head")
         parent = -1 if leaf is None else self._event_at(leaf)
         draft = draft_event("head_move", None, parent=parent, loading=True)
-        return self._append_controls((draft,), expected_head)
+        return self._append_controls((draft,), expected_head, wait)
+
+    async def checkout_async(
+        self,
+        leaf: int | str | None,
+        *,
+        expected_head: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``checkout`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(
+            self.checkout, leaf, expected_head=expected_head, wait=wait
+        )
 
     def fork(
         self,
@@ -184,6 +204,7 @@ class Branching(Removing):
         *,
         name: str | None = None,
         expected_head: int | None = None,
+        wait: float | None = None,
     ) -> Ack:
         """Open a branch at an event without copying anything; the next append is on it.
 
@@ -193,6 +214,7 @@ class Branching(Removing):
                 this leave.
             name: A name for the branch.
             expected_head: See ``append``.
+            wait: See ``append``.
 
         The ack raises as that of ``checkout``.
         """
@@ -204,20 +226,34 @@ class Branching(Removing):
         drafts = [draft._replace(parent=HEAD) if at is None else draft]
         if name is not None:
             drafts.append(draft_event("branch_name", {"set": name}, loading=True))
-        return self._append_controls(drafts, expected_head)
+        return self._append_controls(drafts, expected_head, wait)
 
-    def name_branch(self, name: str, leaf: int | None = None) -> Ack:
+    async def fork_async(
+        self,
+        at: int | str | None = None,
+        *,
+        name: str | None = None,
+        expected_head: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``fork`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(
+            self.fork, at, name=name, expected_head=expected_head, wait=wait
+        )
+
+    def name_branch(self, name: str, leaf: int | None = None, *, wait: float | None = None) -> Ack:
         """Give the branch of an event a name; a name that led elsewhere leads here from now on.
 
         Args:
             name: 1 to 512 UTF-8 bytes.
             leaf: Sequence of an event of the branch; None for the branch that the head is on.
+            wait: See ``append``.
         """
-        return self._name_branch({"set": name}, leaf)
+        return self._name_branch({"set": name}, leaf, wait)
 
-    def unname_branch(self, name: str) -> Ack:
-        """Take a branch's name away; one that is not there is fine."""
-        return self._name_branch({"delete": name}, None)
+    def unname_branch(self, name: str, *, wait: float | None = None) -> Ack:
+        """Take a branch's name away; one that is not there is fine. As ``name_branch``."""
+        return self._name_branch({"delete": name}, None, wait)
 
     def link(self, sequence: int, answers: list[int], *, wait: float | None = None) -> Ack:
         """Say that an event answers several others; its parent stays what it is.
@@ -241,17 +277,21 @@ class Branching(Removing):
         body = {"event": sequence, "answers": list(given)}
         return self._append_controls((draft_event("link", body, loading=True),), None, wait)
 
+    async def link_async(
+        self, sequence: int, answers: list[int], *, wait: float | None = None
+    ) -> Ack:
+        """``link`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.link, sequence, answers, wait=wait)
+
     # For the above
 
-    def _name_branch(self, body: dict[str, Any], leaf: int | None) -> Ack:
+    def _name_branch(self, body: dict[str, Any], leaf: int | None, wait: float | None) -> Ack:
         self._store._require_version(2, "names of branches")
         parent = None if leaf is None else whole(leaf, "leaf", 0, POSITION_MAX)
         draft = draft_event("branch_name", body, parent=parent, loading=True)
-        return self._append_controls((draft,), None)
+        return self._append_controls((draft,), None, wait)
 
-    def _append_controls(
-        self, drafts: Any, expected_head: int | None, wait: float | None = None
-    ) -> Ack:
+    def _append_controls(self, drafts: Any, expected_head: int | None, wait: float | None) -> Ack:
         mode: AckMode = "durable"
         ack = make_ack(
             self._name, drafts, opening=self._opening, expected_head=expected_head, mode=mode
@@ -271,10 +311,20 @@ class Branching(Removing):
 
     def _leaf(self, leaf: int | str | None) -> int | None:
         """Sequence of the event that a path ends with; None for an empty path."""
-        if leaf is not None:
+        if type(leaf) is int:
             return self._event_at(leaf)
+        find = self._finder(leaf)
         with self._store._log.views.past(self._name) as past:
-            return None if past is None else past.head(past.view.event_count, past.row.head)
+            return find(past)
+
+    def _finder(self, leaf: int | str | None) -> Callable[[Past | None], int | None]:
+        """What finds the head, or the newest event of a named branch, in one transaction."""
+        if leaf is None:
+            return _head_in
+        if not isinstance(leaf, str):
+            end = whole(leaf, "leaf", 0, POSITION_MAX)
+            return lambda _: end
+        return lambda past: self._tip_in(past, leaf)
 
     def _event_at(self, leaf: int | str) -> int:
         """A sequence, or that of the newest event of a named branch."""
@@ -283,16 +333,31 @@ class Branching(Removing):
         return whole(leaf, "leaf", 0, POSITION_MAX)
 
     def _tip_of(self, name: str) -> int:
-        fold = read_fold(self._store, self._name)
-        found: BranchName | None = None if fold is None else fold.names.get(name)
-        if found is None:
-            raise UsageError(f"session {self._name[1]!r} has no branch {reprlib.repr(name)}")
-        for branch in self.branches():
-            if branch.number == found.branch:
-                at = branch.leaf if branch.leaf is not None else branch.parent
-                if at is not None:
-                    return at
-        raise UsageError(f"branch {reprlib.repr(name)} has no event yet")
+        with self._store._log.views.past(self._name) as past:
+            return self._tip_in(past, name)
+
+    def _tip_in(self, past: Past | None, name: str) -> int:
+        found = None if past is None else named_branch(self._store, past, name)
+        if past is None or found is None:
+            number = None if past is None else past.view.origin.number
+            raise _no_branch(self._name[1], name, number)
+        at = past.tip(found.branch)
+        if at is None:
+            raise UsageError(f"branch {shown(name)} has no event yet")
+        return at
+
+
+def _head_in(past: Past | None) -> int | None:
+    return None if past is None else past.head(past.view.event_count, past.row.head)
+
+
+def _no_branch(session: str, name: str, number: int | None) -> UsageError:
+    """That a text is no branch's name; it may be the id of an event of the session."""
+    named = event_of(name)
+    hint = "A text is the name of a branch here; of an event give its sequence."
+    if named is not None and named[0] == number:
+        hint = f"It is the id of event {named[1]}; give {named[1]}, its sequence."
+    return UsageError(f"session {session!r} has no branch {shown(name)}", hint=hint)
 
 
 def _encode_cursor(name: Name, number: int, leaf: int, following: int) -> str:
@@ -307,11 +372,11 @@ def _decode_cursor(cursor: str, name: Name) -> tuple[int, int, int]:
         if number <= U64_MAX and following <= leaf <= POSITION_MAX:
             if check != _check_of(name):
                 raise UsageError(
-                    f"cursor {reprlib.repr(cursor)} is of another session than {name[1]!r}",
+                    f"cursor {shown(cursor)} is of another session than {name[1]!r}",
                     hint="Give it to the session whose path() gave it.",
                 )
             return number, leaf, following
-    raise UsageError(f"cursor must be one that path() gave, not {reprlib.repr(cursor)}")
+    raise UsageError(f"cursor must be one that path() gave, not {shown(cursor)}")
 
 
 def _check_of(name: Name) -> int:

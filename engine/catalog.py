@@ -20,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
@@ -33,6 +32,7 @@ from engine.events import SessionInfo, opening_of
 from engine.facts import Facts, facts_from, stored_facts
 from engine.projections import FACTS
 from eventlog.admission import signed_head
+from eventlog.arguments import shown
 from eventlog.body import Fixes, decode_body, encode_body
 from eventlog.errors import CorruptionError, UsageError
 from eventlog.index import SessionState
@@ -93,7 +93,7 @@ class Filter(NamedTuple):
             UsageError: Metadata is no dict.
         """
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
-            raise UsageError(f"metadata must be a dict, not {reprlib.repr(self.metadata)}")
+            raise UsageError(f"metadata must be a dict, not {shown(self.metadata)}")
         for name, value in self.values():
             name_bytes(value, name)
 
@@ -528,4 +528,4 @@ def decode_cursor(cursor: str | None) -> int:
         position = int(cursor)
         if 1 <= position <= U64_MAX:
             return position
-    raise UsageError(f"cursor must be one that sessions() gave, not {reprlib.repr(cursor)}")
+    raise UsageError(f"cursor must be one that sessions() gave, not {shown(cursor)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +13,13 @@ from engine.copying import Copied, summed
 from engine.drafting import draft_control, draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS, Event, opening_of
 from engine.fold import Fold, read_base
+from engine.forks import Forks
 from engine.kinds import COMPACTION, CONTROLS
 from engine.pathscan import PathScan
 from engine.reading import SessionPager
 from engine.spaces import KINDS, SPACES, Space
 from eventlog.ack import Ack, Draft, Removal
+from eventlog.branching import Stretch
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
@@ -34,16 +36,18 @@ from eventlog.record import (
     HEAD_MOVE,
     LINK,
     REDACTION,
+    ROLL_UP,
     TOMBSTONE,
 )
+from eventlog.rollup import ROLLS_UP
 
 if TYPE_CHECKING:
     from engine.session import Session
 
-# Of control kinds these are copied, and the others are about the original: that it began, rolled
-# up or was purged, and what was used for it.
+# Of control kinds these stay, and the others are copied: that the original began or was purged, and
+# what was used for it, is about the original.
 _STAYS: Final = frozenset(
-    [CONTROLS[name] for name in ("open", "tombstone", "base", "roll_up", "options", "void")]
+    [CONTROLS[name] for name in ("open", "tombstone", "base", "options", "void")]
     + [KINDS[Space.USAGE]]
 )
 _ROOT: Final = -1
@@ -68,7 +72,13 @@ def clone(session: Session, name: str, leaf: int | None) -> Session:
     try:
         for drafts in _pieces(copies.drafts()):
             following = 0 if reached is None else reached.last + 1
-            ack = make_ack(made._name, drafts, opening=made._opening, expected_next=following)
+            ack = make_ack(
+                made._name,
+                drafts,
+                opening=made._opening,
+                expected_next=following,
+                number=None if reached is None else reached.session_number,
+            )
             store._submit(ack, _WAIT_S)
             sent = ack
             reached = ack.result()
@@ -121,6 +131,11 @@ def _pieces(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
     yield piece
 
 
+def _place(event: Event, sequence: int) -> dict[str, int]:
+    """Where an event stands, as ``is_on`` asks for it."""
+    return {"event": sequence, "branch": event.branch}
+
+
 class _Copies:
     """The events of one clone."""
 
@@ -130,7 +145,11 @@ class _Copies:
         self._last = last
         self._leaf = leaf
         self._copied = Copied(number, 0)
+        self._path: Sequence[Stretch] | None = None  # to the leaf
+        self._rolls_up = False  # whether the copies roll up where the originals did
         self._head: int | None = None  # of the copies
+        self._is_forked = False  # whether that is on a branch without an event
+        self._forks = Forks(session._store._log)
         self._made = 0
 
     def drafts(self) -> Iterator[Draft]:
@@ -141,6 +160,8 @@ class _Copies:
                 raise SessionNotFoundError(f"no session {session.name!r}")
             first = past.first
             base = read_base(past) if first else None
+            options = session._store._log.options.roll_ups.of_session(past.row.opening)
+            self._rolls_up = past.is_trimmed or options.max_messages is not None
         self._copied.first = first
         on_path: set[int] | None = None
         if self._leaf is not None:
@@ -152,6 +173,7 @@ class _Copies:
             on_path = {event.sequence for event in session.path_events(self._leaf)}
             if self._leaf not in on_path:
                 raise UsageError(f"session {session.name!r} has no event {self._leaf}")
+            self._path = session._stretches(self._leaf, self._number)
         if base is not None:
             yield from self._of_base(base)
         pager = SessionPager(
@@ -163,6 +185,9 @@ class _Copies:
                 if draft is not None:
                     self._made += 1
                     yield draft
+                    if self._rolls_up and event.flags & ROLLS_UP and event.kind_code != ROLL_UP:
+                        self._made += 1  # where the clone's appends end is another matter
+                        yield draft_event("roll_up", None, loading=True)
         source = {"cloned_from": [session.name, self._leaf]}
         yield draft_event(Space.FACTS.title, {"set": source}, loading=True)
 
@@ -172,8 +197,7 @@ class _Copies:
         addresses = content_addresses(
             session._store, session._name, contents_of(base), self._number
         )
-        path = None if self._leaf is None else session._stretches(self._leaf, self._number)
-        for change in summed(base, lambda value: is_on(path, value)):
+        for change in summed(base, lambda value: is_on(self._path, value)):
             body: dict[str, Any] | None = change.body
             blobs: tuple[bytes, ...] = ()
             if change.space is Space.FACTS:
@@ -202,14 +226,19 @@ class _Copies:
             if follows != self._head:
                 parent = _ROOT if follows is None else follows
             places[event.sequence] = self._head = self._made
+            self._is_forked = False
             if code == COMPACTION:
                 body = copied.compaction(body, partial(self._resolve, event.sequence))
         elif code in _STAYS or (on_path is not None and code in (HEAD_MOVE, BRANCH_NAME)):
             return None
+        elif code == ROLL_UP:
+            if not self._rolls_up or not is_on(self._path, _place(event, event.sequence)):
+                return None
         elif code == HEAD_MOVE:
             follows = None if event.parent is None else places.get(event.parent)
             parent = _ROOT if follows is None else follows
             self._head = follows
+            self._is_forked = body is not None
         elif code == BRANCH_NAME and event.parent is not None:
             parent = places.get(event.parent)
             if parent is None:
@@ -225,10 +254,13 @@ class _Copies:
             copied.steps[event.sequence] = self._made
             if code in BELONGS and event.parent is not None:
                 parent = places.get(event.parent)
-                is_purged = event.parent < copied.first
-                if parent is None and on_path is not None and not is_purged:
+                if event.parent >= copied.first and not is_on(
+                    self._path, _place(event, event.parent)
+                ):
                     return None
-                if parent == self._head:
+                if parent == self._head and (
+                    not self._is_forked or self._forks.branch_of(event) is not None
+                ):
                     parent = None  # and it is on the branch that the head is on
         if body is None and code in (LINK, REDACTION, KINDS[Space.FACTS]):
             return None

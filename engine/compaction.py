@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import inspect
-import reprlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +35,7 @@ from engine.spans import Spans
 from engine.toolgroups import Count, tools_of
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
-from eventlog.arguments import callback, items, whole
+from eventlog.arguments import callback, items, shown, texts, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.limits import POSITION_MAX
@@ -212,6 +211,8 @@ class Compacting(Viewing):
     ) -> _Plan | None:
         whole(keep_last, "keep_last", 0, POSITION_MAX)
         count = given.count
+        if running is not None:
+            running = texts(running, "running")
         if running is None and self.tool_calls.list():
             running = self._pending()  # who tells what becomes of calls need not be guessed at
         scan = PathScan(self._store._log, self._name, None)
@@ -304,9 +305,9 @@ class _Given:
         self.keep = [whole(each, "keep", 0, POSITION_MAX) for each in items(keep, "keep")]
         for name, text in (("strategy", strategy), ("trigger", trigger)):
             if type(text) is not str:
-                raise UsageError(f"{name} must be a str, not {reprlib.repr(text)}")
+                raise UsageError(f"{name} must be a str, not {shown(text)}")
         if data is not None and not isinstance(data, dict):
-            raise UsageError(f"data must be a dict, not {reprlib.repr(data)}")
+            raise UsageError(f"data must be a dict, not {shown(data)}")
         self._strategy = strategy
         self._trigger = trigger
         self._data = data

@@ -22,6 +22,7 @@ from engine.blobs import require_content
 from engine.events import Event, opening_of
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from engine.fold import read_base, tree_in, whole_base
+from engine.forks import Forks
 from engine.reading import SessionPager
 from eventlog.blobput import Upload
 from eventlog.blobread import BlobContent
@@ -92,6 +93,7 @@ class ExportedContents:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._names = ContentNames(log)
+        self._forks = Forks(log)
         self._told: OrderedDict[tuple[int, bytes], None] = OrderedDict()
 
     def lines(
@@ -109,12 +111,22 @@ class ExportedContents:
             event: The event.
             opening: See ``export.event_to_line``.
             base: Likewise.
-            lost: Gets why a content cannot be read; it is left out of the lines then.
+            lost: Gets why a content cannot be read; it is left out of the lines then, and so is a
+                branch that cannot be told.
 
         Raises:
             CorruptionError: The event is damaged, or a content and ``lost`` is None. No line came
                 before.
         """
+        branch: int | None = None
+        try:
+            branch = self._forks.branch_of(event)
+        except SessionGoneError:
+            if lost is None:
+                return
+        except CorruptionError:
+            if lost is None:
+                raise
         told: list[tuple[str, bytes]] = []
         for address in event.blobs:
             try:
@@ -125,7 +137,7 @@ class ExportedContents:
                 if lost is None:
                     raise
                 lost.append(error)
-        line = event_to_line(event, opening, [name for name, _ in told], base)
+        line = event_to_line(event, opening, [name for name, _ in told], base, branch)
         for name, address in told:
             key = (event.session_number, address)
             if key not in self._told:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.artifacts import contents_of
-from engine.belonging import value_of, values_in
+from engine.belonging import value_of
 from engine.boundary import NAMES, EventName, boundary_of
 from engine.documents import APPENDED, DIGEST_DIGITS
 from engine.facts import ALIAS, LABEL, is_labelled
-from engine.fold import Fold
+from engine.fold import Fold, values_in
 from engine.spaces import Space
 from engine.variables import DIGITS, StoredVariable, appended_key
 from eventlog.ack import store_id

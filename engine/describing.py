@@ -24,7 +24,7 @@ from engine.facts import (
 )
 from engine.fold import read_base
 from engine.spaces import KINDS, Space
-from engine.variables import changed_by
+from engine.variables import StoredVariable, changed_by
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
 from eventlog.errors import SessionGoneError
@@ -175,6 +175,12 @@ class Describing(Branching):
             self._require_event(on)
         return self._as_session()._change(Space.FACTS, {key: True}, wait=wait)
 
+    async def label_async(
+        self, name: str, on: int | None = None, *, wait: float | None = None
+    ) -> Ack:
+        """``label`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.label, name, on, wait=wait)
+
     def unlabel(self, name: str, on: int | None = None, *, wait: float | None = None) -> Ack:
         """Take a label off; one that is not there is fine. As ``label``."""
         return self._as_session()._change(Space.FACTS, {}, [label_key(name, on)], wait=wait)
@@ -232,12 +238,20 @@ class Describing(Branching):
         self._store._submit(ack, wait)
         return ack
 
+    async def alias_async(self, name: str, *, wait: float | None = None) -> Ack:
+        """``alias`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.alias, name, wait=wait)
+
     def unalias(self, name: str, *, wait: float | None = None) -> Ack:
         """Take an alias of this session away; one that it does not have is fine. As ``alias``."""
         self._store._require_version(2, "aliases")
         ack = aliases.release(self._as_session(), fact_name(name, "alias"))
         self._store._submit(ack, wait)
         return ack
+
+    async def unalias_async(self, name: str, *, wait: float | None = None) -> Ack:
+        """``unalias`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.unalias, name, wait=wait)
 
     # Clones
 
@@ -282,8 +296,17 @@ class Describing(Branching):
         return self._as_session()._change(Space.FACTS, changes, wait=wait)
 
     def _history_of(self, key: str) -> list[Said]:
-        found: list[Said] = []
-        number: int | None = None
+        return [said(each) for each in self._values_of(key)]
+
+    def _values_of(self, key: str, wanted: int | None = None) -> list[StoredVariable]:
+        """What a fact was, oldest first; of what was purged the last one.
+
+        Args:
+            key: Its key.
+            wanted: Number of the incarnation that is meant; None for any.
+        """
+        found: list[StoredVariable] = []
+        number = wanted
         following = 0
         while True:
             with self._store._log.views.past(self._name) as past:
@@ -300,7 +323,7 @@ class Describing(Branching):
                     if key in kept:
                         sequence = kept[key].sequence
                         found = [each for each in found if each.sequence < sequence]
-                        found.append(said(kept[key]))
+                        found.append(kept[key])
                     following = past.first
                 stop = past.view.event_count
                 events, following = past.read_kinds(
@@ -309,7 +332,7 @@ class Describing(Branching):
             for event in events:
                 change = changed_by(event).get(key)
                 if change is not None:
-                    found.append(said(change))
+                    found.append(change)
             if following >= stop:
                 return found
 

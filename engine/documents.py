@@ -12,13 +12,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, values_in
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
 from eventlog.arguments import whole
@@ -59,20 +59,24 @@ Listed = list[Document]
 class DocumentsAt:
     """The documents of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def read(self, name: str) -> str | None:
         """The text of a document; None when there is none of that name."""
         name_bytes(name, "document name")
-        values = values_in(self._folded(), Space.DOCUMENTS)
         digest = _digest(name)
-        if digest not in values:
+        changed = self._values.one(Space.DOCUMENTS, digest)
+        if changed is None:
             return None
-        return _text(digest, values)
+        written = self._values.one(Space.DOCUMENTS, digest + _WRITTEN)
+        if written is not None and written.sequence == changed.sequence:
+            return _string(written)  # the last change wrote all of it
+        values = self._values.all(Space.DOCUMENTS)
+        return _text(digest, values) if digest in values else None
 
     async def read_async(self, name: str) -> str | None:
         """``read`` on the store's pool."""
@@ -80,7 +84,7 @@ class DocumentsAt:
 
     def list(self) -> Listed:
         """The documents in the order of their names; their texts are decoded for it."""
-        values = values_in(self._folded(), Space.DOCUMENTS)
+        values = self._values.all(Space.DOCUMENTS)
         found: Listed = []
         for digest, stored in values.items():
             if len(digest) != DIGEST_DIGITS:
@@ -126,10 +130,8 @@ class Documents(DocumentsAt):
             text: Any text, also an empty one; kept exactly.
             expected_version: ``Document.version`` that it must have, -1 for a name that must not be
                 taken; None writes in any case.
-            idempotency_key: See ``Session.append``. The event also takes away the appends that are
-                there, and they are part of what the key stands for: a repetition raises
-                ``IdempotencyConflictError`` when other appends are there by then, and also when the
-                write itself took some away. Then ``read`` tells whether the first one arrived.
+            idempotency_key: See ``Session.append``; a repetition is stored once, and appends that
+                came in between stay.
             wait: See ``Session.append``.
 
         The ack's ``first`` is the new version; it raises ``AppendConflictError`` when the document
@@ -139,10 +141,30 @@ class Documents(DocumentsAt):
         return self._change(
             digest,
             {digest: name, digest + _WRITTEN: text},
-            [key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(APPENDED)],
+            [],
             expected_version,
             idempotency_key,
             wait,
+            sweep=[key for key in self._keys(digest) if key[DIGEST_DIGITS:].startswith(APPENDED)],
+        )
+
+    async def write_async(
+        self,
+        name: str,
+        text: str,
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``write`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.write,
+            name,
+            text,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            wait=wait,
         )
 
     def append(
@@ -171,6 +193,25 @@ class Documents(DocumentsAt):
             digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
         )
 
+    async def append_async(
+        self,
+        name: str,
+        text: str,
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``append`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.append,
+            name,
+            text,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            wait=wait,
+        )
+
     def delete(
         self, name: str, *, expected_version: int | None = None, wait: float | None = None
     ) -> Ack:
@@ -188,9 +229,17 @@ class Documents(DocumentsAt):
         digest = _digest(name)
         keys = list(self._keys(digest))
         if expected_version is None:
-            stored = values_in(self._folded(), Space.DOCUMENTS).get(digest)
+            stored = self._values.one(Space.DOCUMENTS, digest)
             expected_version = -1 if stored is None else stored.sequence
         return self._change(digest, {}, keys, expected_version, None, wait)
+
+    async def delete_async(
+        self, name: str, *, expected_version: int | None = None, wait: float | None = None
+    ) -> Ack:
+        """``delete`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.delete, name, expected_version=expected_version, wait=wait
+        )
 
     def _change(
         self,
@@ -201,6 +250,7 @@ class Documents(DocumentsAt):
         idempotency_key: str | None,
         wait: float | None,
         append: dict[str, Any] | None = None,
+        sweep: Sequence[str] = (),
     ) -> Ack:
         expected = None
         if expected_version is not None:
@@ -210,6 +260,7 @@ class Documents(DocumentsAt):
             changes,
             delete,
             append=append,
+            sweep=sweep,
             expected=expected,
             idempotency_key=idempotency_key,
             wait=wait,
@@ -217,7 +268,7 @@ class Documents(DocumentsAt):
 
     def _keys(self, digest: str) -> Iterator[str]:
         """The keys of a document's rows."""
-        for key in values_in(self._folded(), Space.DOCUMENTS):
+        for key in self._values.all(Space.DOCUMENTS):
             if key.startswith(digest):
                 yield key
 

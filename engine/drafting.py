@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -18,7 +17,7 @@ from engine.kinds import APPLICATION, COMPACTION, ROLES, is_indexable, kind_code
 from engine.spaces import SPACES
 from engine.variables import check_change
 from eventlog.ack import Ack, Beginning, Draft, Removal, Terms, Version, event_of
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.body import Fixes, encode_body, encode_plain
 from eventlog.content import fingerprint_of
 from eventlog.errors import (
@@ -363,16 +362,19 @@ def make_ack(
     opening: Any,
     expected_head: int | None = None,
     expected_next: int | None = None,
+    number: int | None = None,
     begin: Beginning | None = None,
     idempotency_key: str | None = None,
+    said: Sequence[Draft] | None = None,
     mode: AckMode = "durable",
     create: bool = False,
     removal: Removal | None = None,
     only_existing: bool = False,
     versions: Sequence[Version] = (),
-    number: int | None = None,
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append; without any it writes nothing.
+
+    A key stands for ``said``, where that is less than what the drafts say.
 
     Raises:
         LimitExceededError: More events or bytes than one batch may hold.
@@ -384,9 +386,10 @@ def make_ack(
     terms = Terms(
         expected_head=_checked_head(expected_head),
         expected_next=expected_next,
+        number=number,
         begin=begin,
         key=_checked_key(idempotency_key),
-        content=b"" if idempotency_key is None else fingerprint_of(drafts),
+        content=b"" if idempotency_key is None else fingerprint_of(said or drafts),
         create=create,
         only_existing=only_existing,
         named=last_id is not None or any([draft.caller_id is not None for draft in drafts]),
@@ -396,7 +399,6 @@ def make_ack(
         queued=_is_queued(mode),
         removal=removal,
         versions=versions,
-        number=number,
     )
     return Ack(
         name,
@@ -412,9 +414,7 @@ def make_batch_ack(parts: Sequence[Part], *, mode: AckMode = "durable") -> Ack:
     """Bind the parts of several sessions of one tenant into one atomic append."""
     for part in parts:
         if type(part) is not Part:
-            raise UsageError(
-                f"parts must be what session.draft(...) gives, not {reprlib.repr(part)}"
-            )
+            raise UsageError(f"parts must be what session.draft(...) gives, not {shown(part)}")
     if not parts:
         raise UsageError("append_batch needs at least one part")
     if len({part.name[0] for part in parts}) != 1:
@@ -480,7 +480,7 @@ def _check_size(drafts: Sequence[Draft]) -> int:
 def _is_queued(mode: object) -> bool:
     if type(mode) is str and mode in ("durable", "queued"):
         return mode == "queued"
-    raise UsageError(f"ack must be 'durable' or 'queued', not {reprlib.repr(mode)}")
+    raise UsageError(f"ack must be 'durable' or 'queued', not {shown(mode)}")
 
 
 def _checked_head(expected: int | None) -> int | None:

@@ -37,6 +37,7 @@ LINE_KEYS: Final = (
     "session",
     "sequence",
     "parent",
+    "branch",
     "kind",
     "id",
     "time_us",
@@ -59,9 +60,9 @@ LINE_KEYS: Final = (
 _OMITTED_EMPTY: Final = frozenset(
     {"tenant", "opening", "tokens", "blobs", "redacted"}
 )  # empty means not stated
-_OTHERWISE: Final = ("base", "role")  # not simply what the event has of that name
+_OTHERWISE: Final = ("base", "branch", "role")  # not simply what the event has of that name
 _TEXT_KEYS: Final = ("tenant", "id", "run_id", "turn_id", "speech_id", "request_id")
-_COUNT_KEYS: Final = ("sequence", "parent", "recorded_us", "tokens")
+_COUNT_KEYS: Final = ("sequence", "parent", "branch", "recorded_us", "tokens")
 
 _KNOWN: Final = frozenset(LINE_KEYS)
 _DOUBLE: Final = Struct(">d")
@@ -135,6 +136,7 @@ def event_to_line(
     opening: Mapping[str, Any] | None = None,
     blobs: Sequence[str] | None = None,
     base: Mapping[str, Any] | None = None,
+    branch: int | None = None,
 ) -> str:
     """The export line of an event, without its newline.
 
@@ -146,8 +148,9 @@ def event_to_line(
         blobs: Names of the contents that it refers to (``contents``), which lines before tell;
             None takes the addresses, which only a store that has them can load.
         base: Of a session's first event after a purge: what the purged ones added up to.
+        branch: Its branch, where no other event tells it (``forks``).
     """
-    return encode_line(line_mapping(event, opening, blobs, base))
+    return encode_line(line_mapping(event, opening, blobs, base, branch))
 
 
 def line_mapping(
@@ -155,12 +158,14 @@ def line_mapping(
     opening: Mapping[str, Any] | None = None,
     blobs: Sequence[str] | None = None,
     base: Mapping[str, Any] | None = None,
+    branch: int | None = None,
 ) -> dict[str, Any]:
     """The export line of an event as a mapping, escaped and in the order of ``LINE_KEYS``."""
     values = {key: getattr(event, key) for key in LINE_KEYS if key not in _OTHERWISE}
     if event.redacted:  # of others the body tells it
         values["role"] = event.role
     values["parent"] = parent_in_line(event)
+    values["branch"] = branch
     values["base"] = base
     values["blobs"] = [address.hex() for address in event.blobs] if blobs is None else list(blobs)
     if opening is not None:

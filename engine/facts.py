@@ -16,13 +16,12 @@ space ``facts`` has a key for each that was, and a later fact stands over the on
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.variables import StoredVariable, decode_row
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.errors import CorruptionError, InvalidMessageError, InvalidNameError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import FACT_NAME_BYTES_MAX, POSITION_MAX
@@ -306,7 +305,7 @@ def holds_in(value: Any) -> tuple[str, ...]:
     """The reasons of a hold; what no such call wrote, but a load, holds too."""
     if type(value) is list and value and all([type(each) is str for each in value]):
         return tuple(value)
-    return (reprlib.repr(value),)
+    return (shown(value),)
 
 
 def said(stored: StoredVariable) -> Said:
@@ -371,7 +370,7 @@ def metadata_changes(changes: Mapping[str, Any], delete: Iterable[str]) -> dict[
         UsageError: A key is both.
     """
     if type(changes) is not dict:
-        raise UsageError(f"metadata to set must be a dict, not {reprlib.repr(changes)}")
+        raise UsageError(f"metadata to set must be a dict, not {shown(changes)}")
     facts: dict[str, Any] = {
         METADATA + fact_name(key, "metadata key"): [value] for key, value in changes.items()
     }

@@ -59,9 +59,9 @@ class Fold:
     memory_bytes: int = field(default=_FOLD_BYTES, compare=False)
 
     @property
-    def variables(self) -> Values:
-        """The variables by key."""
-        return self.spaces.get(Space.VARIABLES, _NOTHING)
+    def entry_count(self) -> int:
+        """How many keys and names are in it."""
+        return sum(map(len, self.spaces.values())) + len(self.names)
 
     def after(self, events: Iterable[Event], sequence: int) -> Fold:
         """The fold after more events.
@@ -97,6 +97,11 @@ class Fold:
         kept = {name: where for name, where in names.items() if where is not None}
         size += sum(map(_size_of, kept.values())) - sum(map(_size_of, self.names.values()))
         return Fold(sequence, MappingProxyType(spaces), MappingProxyType(kept), size)
+
+
+def values_in(fold: Fold, space: Space) -> Values:
+    """What a space holds, by key."""
+    return fold.spaces.get(space, _NOTHING)
 
 
 def make_fold(
@@ -265,14 +270,14 @@ def base_parts(past: Past) -> list[Event]:
 
 
 class FoldCache:
-    """Folds by session number and sequence; safe to use from any thread (invariant 3)."""
+    """Folds by session number, part of the state and sequence; from any thread (invariant 3)."""
 
     def __init__(self, bytes_max: int = FOLDS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.byte_count = 0
         self._lock = threading.Lock()
-        self._folds: OrderedDict[tuple[int, int], Fold] = OrderedDict()
-        self._sequences: dict[int, list[int]] = {}
+        self._folds: OrderedDict[tuple[int, int, int], Fold] = OrderedDict()
+        self._sequences: dict[tuple[int, int], list[int]] = {}  # by session number and part
         self._epoch = (0, 0)
 
     def begin(self, epoch: tuple[int, int]) -> None:
@@ -289,26 +294,27 @@ class FoldCache:
             self._epoch = epoch
             self._clear()
 
-    def find(self, number: int, sequence: int) -> Fold | None:
-        """The latest fold of a session that is not after a sequence."""
+    def find(self, number: int, sequence: int, part: int) -> Fold | None:
+        """The latest fold of a part of a session's state that is not after a sequence."""
         with self._lock:
-            sequences = self._sequences.get(number, [])
+            sequences = self._sequences.get((number, part), [])
             place = bisect_right(sequences, sequence)
             if not place:
                 return None
-            key = (number, sequences[place - 1])
+            key = (number, part, sequences[place - 1])
             self._folds.move_to_end(key)
             return self._folds[key]
 
-    def add(self, number: int, fold: Fold, epoch: tuple[int, int]) -> None:
+    def add(self, number: int, fold: Fold, epoch: tuple[int, int], part: int) -> None:
         """Keep a fold, unless something was removed since.
 
         Args:
             number: The session.
             fold: A fold of it.
             epoch: That of the last transaction whose events are in it.
+            part: What of the state it has (``state``).
         """
-        key = (number, fold.sequence)
+        key = (number, part, fold.sequence)
         if fold.sequence < 0 or fold.memory_bytes * 4 > self.bytes_max:
             return
         with self._lock:
@@ -316,7 +322,7 @@ class FoldCache:
             if epoch < self._epoch or key in self._folds:
                 return
             self._folds[key] = fold
-            insort(self._sequences.setdefault(number, []), fold.sequence)
+            insort(self._sequences.setdefault((number, part), []), fold.sequence)
             self.byte_count += fold.memory_bytes
             while self.byte_count > self.bytes_max:
                 self._drop(next(iter(self._folds)))
@@ -331,13 +337,13 @@ class FoldCache:
         self._sequences.clear()
         self.byte_count = 0
 
-    def _drop(self, key: tuple[int, int]) -> None:
+    def _drop(self, key: tuple[int, int, int]) -> None:
         self.byte_count -= self._folds.pop(key).memory_bytes
-        number, sequence = key
-        sequences = self._sequences[number]
+        number, part, sequence = key
+        sequences = self._sequences[number, part]
         sequences.remove(sequence)
         if not sequences:
-            del self._sequences[number]
+            del self._sequences[number, part]
 
 
 _caches: Final[WeakKeyDictionary[Log, FoldCache]] = WeakKeyDictionary()

@@ -45,8 +45,9 @@ class Forgetting:
     def erase_user(self, user_id: str, *, force: bool = False) -> list[ErasureReceipt]:
         """Erase all sessions of a user, and the user's documents; blocks until that is done.
 
-        A user's sessions are those that are the user's now, or were when they began. What other
-        sessions say of the user stays. Reads the facts of all sessions of the tenant.
+        A user's sessions are those that are the user's now, or ever were; of owners between that
+        were purged only the last is known. What other sessions say of the user stays. Reads the
+        facts of all sessions of the tenant, and all changes of facts of those whose owners changed.
 
         Args:
             user_id: The user.
@@ -66,7 +67,9 @@ class Forgetting:
         def is_theirs(each: Surveyed) -> bool:
             if each.is_hidden:
                 return each.name[1] == documents
-            return user_id in (each.facts.user_id, each.opening_user)
+            if user_id in (each.facts.user_id, each.opening_user):
+                return True
+            return each.had_owners and _was_of(self._store, each, user_id)
 
         return _forget(self._store, self.name, is_theirs, flag(force, "force"))
 
@@ -104,6 +107,15 @@ class ForgettingTenants:
     async def erase_tenant_async(self, name: str, *, force: bool = False) -> list[ErasureReceipt]:
         """``erase_tenant`` on the store's pool."""
         return await self._store._on_pool(self.erase_tenant, name, force=force)
+
+
+def _was_of(store: Store, each: Surveyed, user_id: str) -> bool:
+    """Whether a session was a user's after one of its events."""
+    try:
+        told = Session(store, *each.name)._values_of("user_id", each.number)
+    except SessionGoneError:  # and if there is another one, it is looked for once more
+        return False
+    return any([stored.value() == user_id for stored in told])
 
 
 def _forget(

@@ -62,6 +62,10 @@ class Holding(Compacting):
             )
         return self._keep(stored, [*held, reason], wait)
 
+    async def hold_async(self, reason: str, *, wait: float | None = None) -> Ack:
+        """``hold`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._store._on_pool(self.hold, reason, wait=wait)
+
     def release_hold(self, reason: str, *, wait: float | None = None) -> Ack:
         """Take a hold back; one that is not there is fine. As ``hold``.
 
@@ -73,6 +77,10 @@ class Holding(Compacting):
         if reason not in held:
             return self._as_session()._change(Space.FACTS, {}, wait=wait)
         return self._keep(stored, [each for each in held if each != reason], wait)
+
+    async def release_hold_async(self, reason: str, *, wait: float | None = None) -> Ack:
+        """As ``hold_async``."""
+        return await self._store._on_pool(self.release_hold, reason, wait=wait)
 
     def _holds(self, reason: str) -> tuple[StoredVariable | None, list[str]]:
         if optional_text(reason, "reason") is None:

@@ -7,11 +7,10 @@ with the event.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Collection
 from typing import Final
 
-from eventlog.arguments import items
+from eventlog.arguments import items, shown
 from eventlog.errors import InvalidNameError, UsageError
 from eventlog.limits import KIND_BYTES_MAX
 from eventlog.record import (
@@ -151,5 +150,5 @@ def kind_names(kinds: Collection[str]) -> frozenset[str]:
     names = [kinds] if type(kinds) is str else items(kinds, "kinds")
     for name in names:
         if type(name) is not str:
-            raise UsageError(f"kinds must hold names of kinds, not {reprlib.repr(name)}")
+            raise UsageError(f"kinds must hold names of kinds, not {shown(name)}")
     return frozenset(names)

@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,12 +28,13 @@ from engine.export import (
     parent_in_line,
 )
 from engine.facts import ALIAS
+from engine.forks import Forks, began_on_fork, stands_on_fork
 from engine.hidden import any_session
 from engine.kinds import SECOND, kind_code
 from engine.projections import rows_of_base
 from engine.spaces import Space
 from eventlog.ack import Ack, Beginning, Draft
-from eventlog.arguments import iterable, whole
+from eventlog.arguments import iterable, shown, whole
 from eventlog.blobput import Upload
 from eventlog.branching import counts_of_base
 from eventlog.errors import (
@@ -79,9 +79,13 @@ def encode_facts(facts: Mapping[str, Any]) -> list[Any] | None:
 class _Arrival:
     """A session of the load: how far the store is, and what waits to be appended."""
 
-    def __init__(self, stored: int, head: int | None, opening: Any) -> None:
+    def __init__(
+        self, stored: int, head: int | None, opening: Any, number: int | None = None
+    ) -> None:
         self.stored = stored
+        self.number = number  # of the session, once there is one
         self.head = head  # of what is stored and waits
+        self.is_forked = False  # whether that is on a branch without an event
         self.following = 0
         self.first = 0  # events below it were purged
         self.begin: int | None = None  # the head below it, where that is not known yet None
@@ -101,7 +105,7 @@ def _head_of(base: Mapping[str, Any] | None, first: int) -> int | None:
     """
     head = None if base is None else base.get("head")
     if head is not None and not (type(head) is int and 0 <= head < first):
-        raise UsageError(f"base has a head {head!r} that cannot be")
+        raise UsageError(f"base has a head {shown(head)} that cannot be")
     return head
 
 
@@ -142,6 +146,7 @@ class Loader:
         self._waiting = 0
         self._waiting_bytes = 0
         self._contents = ArrivingContents(self._begin_content, self._leave_content)
+        self._forks = Forks(store._log)
         self._loaded = 0
         self._skipped = 0
 
@@ -157,7 +162,7 @@ class Loader:
         for number, line in enumerate(iterable(lines, "lines"), 1):
             try:
                 if not isinstance(line, Mapping):
-                    raise ValueError(f"a line must be an object, not {reprlib.repr(line)}")
+                    raise ValueError(f"a line must be an object, not {shown(line)}")
                 if is_content(line):
                     self._take_content(line)
                     continue
@@ -285,9 +290,10 @@ class Loader:
         arrival.drafts.append(draft)
         self._unwritten[name] = arrival
         if draft.kind < CONTROL:
-            arrival.head = sequence
+            arrival.head, arrival.is_forked = sequence, False
         elif draft.kind == HEAD_MOVE:
             arrival.head = None if parent == -1 else parent
+            arrival.is_forked = event["body"] is not None
         arrival.byte_count += size
         self._waiting += 1
         self._waiting_bytes += size
@@ -297,6 +303,12 @@ class Loader:
         """What an event's draft follows: None for the head, -1 for nothing."""
         parent: int | None = event["parent"]
         code = kind_code(event["kind"], loading=True)
+        if event["branch"] is not None:
+            if code not in BELONGS or not arrival.is_forked or parent != arrival.head:
+                raise UsageError("branch belongs to what comes right after a fork, on its branch")
+            return None
+        if code in BELONGS and arrival.is_forked:
+            return parent
         if code in (HEAD_MOVE, BRANCH_NAME):
             return parent
         if code >= CONTROL and code not in BELONGS:
@@ -330,12 +342,15 @@ class Loader:
             if event["sequence"] and event["opening"] is not None:
                 arrival.first = arrival.following = event["sequence"]
                 arrival.base = event["base"]
-                rows_of_base(arrival.base)  # refused here, where the line is known
+                rows = rows_of_base(arrival.base)  # refused here, where the line is known
+                arrival.is_forked = began_on_fork(arrival.base, rows)
                 arrival.followed = _followed_in(arrival.base)
                 arrival.begin = arrival.head = _head_of(arrival.base, arrival.first)
             return arrival
-        arrival = _Arrival(info.event_count, info.head, opening)
+        arrival = _Arrival(info.event_count, info.head, opening, info.number)
         arrival.first = info.first_sequence
+        with self._store._log.views.past(name) as past:
+            arrival.is_forked = past is not None and stands_on_fork(past, info.head)
         return arrival
 
     def _compare(
@@ -343,7 +358,8 @@ class Loader:
     ) -> None:
         session = any_session(self._store.tenant(name[0]), name[1])
         stored = session.event(sequence)
-        ours = line_mapping(stored, stored.opening)
+        branch = self._forks.branch_of(stored)
+        ours = line_mapping(stored, stored.opening, branch=branch)
         if sequence:  # where its beginning was purged, here or there, a line tells the opening
             ours.pop("opening", None)
             event = {**event, "opening": None, "base": None}
@@ -356,6 +372,8 @@ class Loader:
                 "blobs": [address.hex() for address in blobs],
             }
         )
+        if event["branch"] is None:
+            ours.pop("branch", None)  # a file of somebody who does not tell it
         if event["recorded_us"] is None:
             ours.pop("recorded_us", None)
         if event["parent"] is not None and event["parent"] != parent_in_line(stored):
@@ -369,7 +387,7 @@ class Loader:
 
     def _write(self) -> None:
         """Append what waits, one batch a session, and wait until all of it is durable."""
-        acks: list[Ack] = []
+        acks: list[tuple[_Arrival, Ack]] = []
         for name, arrival in self._unwritten.items():
             begin = None
             if arrival.first and not arrival.stored:
@@ -381,6 +399,7 @@ class Loader:
                 arrival.drafts,
                 opening=arrival.opening,
                 begin=begin,
+                number=arrival.number,
                 expected_next=arrival.following - len(arrival.drafts),
             )
             self._loaded += len(arrival.drafts)
@@ -388,14 +407,14 @@ class Loader:
             arrival.drafts = []
             arrival.byte_count = 0
             self._store._submit(ack, WAIT_S)
-            acks.append(ack)
+            acks.append((arrival, ack))
         self._unwritten.clear()
         self._waiting = 0
         self._waiting_bytes = 0
         refused: TurnlogError | None = None
-        for ack in acks:  # all of them: what nobody hears of is raised when the store is closed
+        for arrival, ack in acks:  # all: what nobody hears of is raised when the store is closed
             try:
-                ack.result()
+                arrival.number = ack.result().session_number
             except TurnlogError as error:
                 refused = refused or error
         if refused is not None:

@@ -40,7 +40,7 @@ from engine.toolgroups import (
     without_media,
     without_results,
 )
-from eventlog.arguments import callback, whole
+from eventlog.arguments import callback, texts, whole
 from eventlog.errors import UsageError
 from eventlog.limits import POSITION_MAX
 from eventlog.pathback import Block
@@ -158,7 +158,7 @@ class Form:
         self.repair = repair
         if type(running) is str:
             raise UsageError("running must hold ids of tool calls, not be one")
-        self._running = running if callable(running) else frozenset(running)
+        self._running = running if callable(running) else texts(running, "running")
         self.media = media
         self.count = callback(count, "count") or estimate_tokens
         self.is_counted = is_counted

@@ -141,6 +141,9 @@ class NamesProjection:
         names = decode_names(body.get("names") if type(body) is dict else None, str(event))
         return {subkey_of(name): each.content() for name, each in names.items()}
 
+    def check(self, event: Record) -> None:
+        """See ``InlineProjection``; ``changes`` and ``base`` look at all of it."""
+
     def sequence_of(self, content: bytes) -> int:
         """See ``InlineProjection``."""
         return decode_row(content, "branch name").sequence

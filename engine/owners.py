@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, cast
 from engine.documents import Documents
 from engine.events import opening_of
 from engine.hidden import hidden_session, list_names
-from engine.state import read_fold
 from engine.usage import Sums, Usage, records_of
 from engine.usagebody import checked_scope
+from engine.values import Present
 from eventlog.arguments import whole
 from eventlog.keys import is_hidden, name_bytes
 from eventlog.limits import PAGE_MAX, TIME_MAX
@@ -38,7 +38,7 @@ class User:
     def documents(self) -> Documents:
         """The user's named texts, which stay when sessions go; no I/O."""
         session = hidden_session(self._tenant, USER_DOCUMENTS, self.user_id)
-        return Documents(session, session._folded)
+        return session.documents
 
 
 class Owning:
@@ -55,7 +55,7 @@ class Owning:
     def documents(self) -> Documents:
         """The tenant's own named texts; no I/O."""
         session = hidden_session(self._tenant(), TENANT_DOCUMENTS)
-        return Documents(session, session._folded)
+        return session.documents
 
     def usage(
         self,
@@ -123,13 +123,13 @@ class Owning:
         facts = self._store._log.views.facts((self.name, session))
         if facts is None or facts.last_recorded_us < since:
             return
-        fold = read_fold(self._store, (self.name, session))
+        values = Present(self._store, (self.name, session))
         owner = opening_of(facts.row, facts.origin.number).get("user_id")
         sums.add(
             session,
             [
                 each
-                for each in records_of(fold, session, scope, owner)
+                for each in records_of(values, session, scope, owner)
                 if (user_id is None or each.user_id == user_id)
                 and (model is None or each.model == model)
                 and since <= each.recorded_us < until

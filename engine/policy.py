@@ -17,6 +17,7 @@ from eventlog.record import BASE
 
 Action = Literal["delete", "erase", "purge"]
 Rule = Literal["max_age_us", "max_entries", "max_total_bytes"]
+Bound = Literal["hold", "open_call", "tool_group", "compaction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class RetentionPolicy:
             event that counts, whenever the session began.
         max_entries: Events that count which a session keeps: those before the newest so many are
             purged, and what lies between them. More stay where a tool call would be cut from its
-            result, a call is open, or a compaction lies there that views apply.
+            result, a call is open, or a compaction lies there that views apply; ``excess`` of the
+            report says which.
         max_total_bytes: What events and contents of all sessions together may take as they are
             stored; the least recently active sessions go first. Measured before anything goes, so
             compression and what else the file holds make it no exact bound of the file.
@@ -107,6 +109,31 @@ class RetentionDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionExcess:
+    """A session that keeps more events than ``max_entries`` says, and why.
+
+    Attributes:
+        tenant: The tenant's name.
+        session: The session's name.
+        number: Number of its incarnation.
+        wanted: Events that count which the rule lets it keep.
+        kept: Those that it keeps.
+        first: Sequence of the first event that stays.
+        reasons: What moved that back: ``hold``, the session is held; ``open_call``, a tool call has
+            no result yet; ``tool_group``, a call would be cut from its result; ``compaction``, it
+            is in use by views. In the order in which they did.
+    """
+
+    tenant: str
+    session: str
+    number: int
+    wanted: int
+    kept: int
+    first: int
+    reasons: tuple[Bound, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionDamage:
     """A session that was left alone because it is damaged.
 
@@ -137,6 +164,7 @@ class RetentionReport:
         bytes_after: What those of them take that stay, purges not counted.
         receipts: Of the sessions that were erased.
         archive: The file that holds what went; None when none was asked for or nothing went.
+        excess: Sessions that keep more than ``max_entries``, as it was decided.
     """
 
     is_dry_run: bool
@@ -150,6 +178,7 @@ class RetentionReport:
     bytes_after: int | None = None
     receipts: tuple[ErasureReceipt, ...] = ()
     archive: Path | None = None
+    excess: tuple[RetentionExcess, ...] = ()
 
     @property
     def skipped_held(self) -> int:

@@ -32,7 +32,7 @@ from engine.stepping import (
     work_in_thread,
     work_on_loop,
 )
-from eventlog.arguments import callback, whole
+from eventlog.arguments import callback, shown, whole
 from eventlog.errors import (
     StoreClosedError,
     StoreUnavailableError,
@@ -129,7 +129,7 @@ class Projection:
             raise UsageError("apply must be callable, not None")
         callback(apply, "apply")
         if on_poison not in ("stop", "skip", "retry"):
-            raise UsageError(f"on_poison must be stop, skip or retry, not {on_poison!r}")
+            raise UsageError(f"on_poison must be stop, skip or retry, not {shown(on_poison)}")
         if tenant is not None:
             store.tenant(tenant)  # refuses what is no name
         whole(retries, "retries", 0, RETRIES_MAX)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine import naming
+from engine.arriving import check_arriving
 from engine.events import Event
 from engine.facts import check_facts
 from engine.fold import decode_base, spaces_of_base
@@ -17,7 +18,9 @@ from eventlog import branching
 from eventlog.branching import BranchProjection
 from eventlog.errors import CorruptionError, UsageError
 from eventlog.inline import Changes, InlineProjection
-from eventlog.record import Record
+from eventlog.record import BASE, Record
+
+_CHECKED: Final = (Space.FACTS, Space.USAGE)
 
 
 class SpaceProjection:
@@ -39,6 +42,16 @@ class SpaceProjection:
         """See ``InlineProjection``."""
         values = decode_base(_event(event)).spaces.get(self._space, {})
         return {subkey_of(key): stored.content() for key, stored in values.items()}
+
+    def check(self, event: Record) -> None:
+        """See ``InlineProjection``: facts and usage, which listings and sums read."""
+        if self._space not in _CHECKED or (event.kind_code == BASE and self._space != Space.FACTS):
+            return  # of a base both are looked at together
+        said = _event(event)
+        try:
+            check_arriving(said.kind, said.body)
+        except UsageError as error:
+            raise CorruptionError(str(error), where=str(said)) from error
 
     def sequence_of(self, content: bytes) -> int:
         """See ``InlineProjection``."""

@@ -13,11 +13,12 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.events import Event
 from engine.pathscan import PathScan
 from engine.pausing import Pause
+from engine.policy import Bound
 from engine.reading import SessionPager
 from engine.spans import Spans
 from engine.toolcalls import PENDING
@@ -27,6 +28,18 @@ from eventlog.record import MESSAGE, NO_PARENT
 
 if TYPE_CHECKING:
     from engine.session import Session
+
+
+class Floor(NamedTuple):
+    """Where a session may be cut, and why not further on.
+
+    Attributes:
+        first: The first sequence that stays.
+        reasons: What moved it down, in that order.
+    """
+
+    first: int
+    reasons: tuple[Bound, ...]
 
 
 class _Calls:
@@ -72,7 +85,7 @@ class _Calls:
             before = parent + 1
 
 
-def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> int:
+def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> Floor:
     """The largest floor up to one with which the invariants hold.
 
     Reads the session's messages, and decodes those that have to do with tools.
@@ -94,13 +107,16 @@ def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> int
                 pause()
         pause()
     floor = min([wanted, *_open_calls(session, calls, pause)])
+    reasons: dict[Bound, None] = {} if floor == wanted else {"open_call": None}
     spans = Spans(calls.spans, pause)
     applied = _Applied(session)
     while True:  # whatever moves it down may let more stay that must not be cut
-        lowest = min([spans.bound(floor), *applied.from_on(floor)])
+        whole = spans.bound(floor)
+        lowest = min([whole, *applied.from_on(floor)])
         pause()
         if lowest == floor:
-            return floor
+            return Floor(floor, tuple(reasons))
+        reasons.setdefault("tool_group" if whole == lowest else "compaction")
         floor = lowest
 
 

@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import Executor, Future, wait
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.events import Event
 from engine.kinds import kind_names
@@ -30,8 +30,9 @@ from eventlog.limits import (
 from eventlog.log import Log
 from eventlog.past import Past
 from eventlog.reading import Window
-from eventlog.record import CONTROL, VOID
+from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, VOID
 
+_ON_BRANCHES: Final = BELONGS | {HEAD_MOVE, BRANCH_NAME}
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
 
 
@@ -41,6 +42,19 @@ def kinds_wanted(kinds: Collection[str] | None) -> Callable[[Event], bool] | Non
         return None
     names = kind_names(kinds)
     return lambda event: event.kind in names
+
+
+def on_branch(number: int, wanted: Callable[[Event], bool] | None) -> Callable[[Event], bool]:
+    """Whether an event that is wanted is on a branch; of most control kinds none is on any."""
+
+    def is_on(event: Event) -> bool:
+        return (
+            event.branch == number
+            and (event.kind_code < CONTROL or event.kind_code in _ON_BRANCHES)
+            and (wanted is None or wanted(event))
+        )
+
+    return is_on
 
 
 class Pager(Protocol):
@@ -101,16 +115,36 @@ class SessionPager:
 
 
 class PathPager:
-    """Pages of the public events on the path to a leaf, root first."""
+    """Pages of the public events on the path to a leaf, root first.
+
+    Args:
+        log: The log.
+        name: Tenant and session name.
+        leaf: Sequence of the leaf, or what finds it in the transaction of the first page: it gets
+            None for no session, and gives None for an empty path.
+        first: The first sequence that is wanted.
+        number: Number of the incarnation that is meant; None for any.
+
+    Attributes:
+        number: Number of the incarnation; None until the first page.
+        leaf: Sequence of the leaf, likewise; -1 for an empty path.
+        following: Sequence that the next page begins with.
+    """
 
     def __init__(
-        self, log: Log, name: Name, leaf: int, first: int, number: int | None = None
+        self,
+        log: Log,
+        name: Name,
+        leaf: int | Callable[[Past | None], int | None],
+        first: int,
+        number: int | None = None,
     ) -> None:
         self._log = log
         self._name = name
-        self.number = number  # of the incarnation; None until the first page
+        self._find = leaf
         self._path: list[Stretch] | None = None
-        self.leaf = leaf
+        self.number = number
+        self.leaf: int | None = leaf if isinstance(leaf, int) else None
         self.following = first
 
     def next_page(self, events_max: int = PAGE_EVENTS) -> list[Event]:
@@ -120,15 +154,21 @@ class PathPager:
             UsageError: The leaf is no event of the session's history.
             SessionGoneError: The session was deleted since the first page.
         """
-        if self.following > self.leaf:
+        if self.leaf is not None and self.following > self.leaf:
             return []
         with self._log.views.past(self._name) as past:
             number = None if past is None else past.view.origin.number
+            if self.leaf is None:
+                assert not isinstance(self._find, int), "that is the leaf"
+                found = self._find(past)
+                self.leaf = -1 if found is None else found
             if past is None or self.number not in (None, number):
                 if self.number is None:
                     return []
                 raise SessionGoneError.while_read(self._name[1], self.number, number)
             self.number = number
+            if self.leaf < 0:
+                return []
             if self._path is None:
                 self._path = path_of(past, self.leaf)
             events, self.following = past.read_path(
@@ -303,6 +343,12 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Event]:

@@ -8,12 +8,11 @@ another one, and its marker says up to where both histories are the same.
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.errors import CorruptionError, UsageError
 from eventlog.limits import POSITION_MAX
 
@@ -38,7 +37,7 @@ class Receipt:
         if self.store_id is None:
             return
         if type(self.store_id) is not str or not _STORE_ID.fullmatch(self.store_id):
-            raise UsageError(f"store_id must be 32 hex digits, not {reprlib.repr(self.store_id)}")
+            raise UsageError(f"store_id must be 32 hex digits, not {shown(self.store_id)}")
 
     def require(self, marker: Mapping[str, Any], last_position: int, where: str) -> None:
         """Raise unless a store has the history that this tells of.

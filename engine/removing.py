@@ -23,7 +23,7 @@ class Removing(Redacting):
 
     __slots__ = ()
 
-    def delete(self) -> Ack:
+    def delete(self, *, wait: float | None = None) -> Ack:
         """Delete the session: what it held cannot be read any more once this is durable.
 
         Its name is free again at once, and so are its aliases: the next append begins a new
@@ -31,10 +31,13 @@ class Removing(Redacting):
         in slices. Appends that were accepted before this are in the deleted session. Backups are
         not touched.
 
+        Args:
+            wait: See ``append``.
+
         The ack raises ``SessionNotFoundError`` when there is no such session. A delete is taken
         also when the quota is reached or the disk is full.
         """
-        return self._remove((draft_control(TOMBSTONE),), Removal())
+        return self._remove((draft_control(TOMBSTONE),), Removal(), wait=wait)
 
     def erase(self, timeout: float | None = None) -> ErasureReceipt:
         """Delete the session and overwrite what it held; blocks until that is done.
@@ -57,7 +60,7 @@ class Removing(Redacting):
         """``erase`` on the store's pool."""
         return await self._store._on_pool(self.erase, timeout)
 
-    def purge(self, first: int) -> Ack:
+    def purge(self, first: int, *, wait: float | None = None) -> Ack:
         """Remove the events below a sequence; a ``base`` event keeps what they added up to.
 
         State and counts stay what they were, sequences and positions stay taken, idempotency keys
@@ -72,6 +75,7 @@ class Removing(Redacting):
 
         Args:
             first: The first sequence that stays; 1 to the number of events.
+            wait: See ``append``.
 
         Raises:
             SessionNotFoundError: No session of that name.
@@ -80,11 +84,11 @@ class Removing(Redacting):
 
         The ack raises ``SessionGoneError`` when the session was deleted meanwhile.
         """
-        return self._purge(first)
+        return self._purge(first, wait=wait)
 
-    async def purge_async(self, first: int) -> Ack:
+    async def purge_async(self, first: int, *, wait: float | None = None) -> Ack:
         """``purge`` on the store's pool, but for waiting until it is durable: await the ack."""
-        return await self._store._on_pool(self.purge, first)
+        return await self._store._on_pool(self.purge, first, wait=wait)
 
     def _purge(
         self,

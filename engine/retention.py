@@ -25,11 +25,12 @@ from engine.pausing import Pause
 from engine.policy import (
     RetentionDamage,
     RetentionDecision,
+    RetentionExcess,
     RetentionPolicy,
     RetentionReport,
     Rule,
 )
-from engine.purgefloor import purge_floor
+from engine.purgefloor import Floor, purge_floor
 from engine.reading import SessionPager
 from engine.survey import Surveyed, survey
 from engine.telling import telling
@@ -159,6 +160,7 @@ class _Plan:
     held: list[RetentionDecision] = field(default_factory=list)
     changed: list[RetentionDecision] = field(default_factory=list)
     damaged: list[RetentionDamage] = field(default_factory=list)
+    excess: list[RetentionExcess] = field(default_factory=list)
     bytes_before: int | None = None
     bytes_after: int | None = None
 
@@ -217,6 +219,7 @@ class _Run:
             plan.bytes_after,
             tuple(receipts),
             path,
+            tuple(plan.excess),
         )
 
     # Deciding
@@ -290,18 +293,39 @@ class _Run:
             if wanted is None:
                 return
             floor = purge_floor(self._session(each), each.number, wanted, self._pause)
+            excess = self._excess(each, most, wanted, floor)
         except _GONE:  # it is told when it is looked at again
             return
         except CorruptionError as error:
             plan.damage(each, error)
             return
-        if floor <= each.first:
+        if excess is not None:
+            plan.excess.append(excess)
+        if floor.first <= each.first:
             return
-        decision = self._decision(looked, "max_entries", floor)
+        decision = self._decision(looked, "max_entries", floor.first)
         if decision.holds:
             plan.held.append(decision)
         else:
             plan.purged.append((each, decision))
+
+    def _excess(
+        self, each: Surveyed, most: int, wanted: int, floor: Floor
+    ) -> RetentionExcess | None:
+        """That a session keeps more than the rule says; None when it does not."""
+        is_held = bool(each.facts.holds) and floor.first > each.first
+        first = each.first if is_held else max(each.first, floor.first)
+        if first >= wanted:
+            return None
+        kept = 0
+        for event in self._newest_first(each):
+            if event.sequence < first:
+                break
+            kept += self._policy.counts(event)
+        if kept <= most:
+            return None
+        reasons = ("hold", *floor.reasons) if is_held else floor.reasons
+        return RetentionExcess(*each.name, each.number, most, kept, first, reasons)
 
     def _nth_newest(self, each: Surveyed, most: int) -> int | None:
         """Sequence of the last event that is to stay; None when there is none before it."""

@@ -10,15 +10,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, value_of, values_in
+from engine.belonging import value_of
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
-from eventlog.arguments import items
+from eventlog.arguments import chosen, shown
 from eventlog.errors import AppendConflictError, CorruptionError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.locks import same_domain
@@ -32,6 +33,7 @@ ENDED: Final = ("succeeded", "failed", "aborted", "cancelled", "denied")
 _MAY_HAVE: Final = {"owner": dict, "began": int, "started_us": int, "metadata": dict}
 _PROCESS: Final = {"pid": int, "start": int, "boot": str, "namespace": int, "host": str}
 INTERRUPTED: Final = "interrupted"  # what an open run reads as once its owner is gone
+STATUSES: Final = (*OPEN, *ENDED, INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +71,38 @@ Listed = list[Run]
 class RunsAt:
     """The runs of a session as it was after one of its events: open ones read as they were."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
     _judges = False  # whether an open run may read as interrupted
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def get(self, run_id: str) -> Run | None:
         """A run by its id; None when there is none."""
         name_bytes(run_id, "run_id")
-        stored = values_in(self._folded(), Space.RUNS).get(run_id)
+        stored = self._values.one(Space.RUNS, run_id)
         return None if stored is None else self._run(stored)
 
     async def get_async(self, run_id: str) -> Run | None:
         """``get`` on the store's pool."""
         return await self._session._store._on_pool(self.get, run_id)
 
-    def list(self, statuses: tuple[str, ...] | None = None) -> Listed:
+    def list(self, statuses: Collection[str] | None = None) -> Listed:
         """The runs by their beginnings, oldest first.
 
         Args:
-            statuses: Only those with one of these statuses.
+            statuses: Only those with one of these statuses, as ``Run.status`` tells them.
+
+        Raises:
+            UsageError: There is no such status.
         """
-        wanted = None if statuses is None else items(statuses, "statuses")
-        stored = sorted(values_in(self._folded(), Space.RUNS).values(), key=_beginning)
+        wanted = chosen(statuses, "statuses", STATUSES)
+        stored = sorted(self._values.all(Space.RUNS).values(), key=_beginning)
         found = map(self._run, stored)
         return [each for each in found if wanted is None or each.status in wanted]
 
-    async def list_async(self, statuses: tuple[str, ...] | None = None) -> Listed:
+    async def list_async(self, statuses: Collection[str] | None = None) -> Listed:
         """``list`` on the store's pool."""
         return await self._session._store._on_pool(self.list, statuses)
 
@@ -153,6 +158,19 @@ class Runs(RunsAt):
             value["metadata"] = metadata
         return self._set(run_id, value, -1, wait)
 
+    async def begin_async(
+        self,
+        run_id: str,
+        *,
+        status: str = "running",
+        metadata: dict[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``begin`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.begin, run_id, status=status, metadata=metadata, wait=wait
+        )
+
     def mark(self, run_id: str, status: str, *, wait: float | None = None) -> Ack:
         """Give a run that has not ended another status, and this process as its owner.
 
@@ -170,6 +188,10 @@ class Runs(RunsAt):
         return self._set(
             run_id, {**kept, "status": status, "owner": owning_process()}, stored, wait
         )
+
+    async def mark_async(self, run_id: str, status: str, *, wait: float | None = None) -> Ack:
+        """``mark`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.mark, run_id, status, wait=wait)
 
     def end(
         self,
@@ -200,10 +222,21 @@ class Runs(RunsAt):
             value["error"] = error
         return self._set(run_id, value, stored, wait)
 
+    async def end_async(
+        self,
+        run_id: str,
+        status: str = "succeeded",
+        *,
+        error: Any = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``end`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.end, run_id, status, error=error, wait=wait)
+
     def _kept(self, run_id: str) -> tuple[int, dict[str, Any]]:
         """Version of an open run, and what every later value of it keeps."""
         name_bytes(run_id, "run_id")
-        stored = values_in(self._folded(), Space.RUNS).get(run_id)
+        stored = self._values.one(Space.RUNS, run_id)
         if stored is None:
             raise UsageError(
                 f"there is no run {run_id!r}", hint="Wait for the ack of its beginning."
@@ -249,7 +282,7 @@ def _is_process(owner: Mapping[str, Any]) -> bool:
 
 def _check_status(status: str, allowed: tuple[str, ...]) -> None:
     if status not in allowed:
-        raise UsageError(f"status must be one of {', '.join(allowed)}, not {status!r}")
+        raise UsageError(f"status must be one of {', '.join(allowed)}, not {shown(status)}")
 
 
 def owning_process() -> dict[str, Any]:

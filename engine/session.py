@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.at import SessionAt, session_at
+from engine.belongings import branch_number, require_branch
 from engine.blobs import BlobLike, addresses_of
 from engine.catalog import info_of
 from engine.drafting import (
@@ -24,14 +24,14 @@ from engine.events import OPENING_FACTS, Event, SessionInfo
 from engine.history import last_bodies
 from engine.holds import Holding
 from engine.kinds import CONTROLS, SIDE
-from engine.reading import Events, SessionPager, Subscription, kinds_wanted
+from engine.reading import Events, SessionPager, Subscription, kinds_wanted, on_branch
 from engine.spaces import Space
-from engine.state import read_fold, state_of, variables_of
+from engine.state import state_of, variables_of
 from engine.variables import Variable, change_body, versions_of
 from engine.waiting import UpTo
 from eventlog.ack import Ack, Draft
 from eventlog.admission import signed_head
-from eventlog.arguments import items, whole
+from eventlog.arguments import items, shown, whole
 from eventlog.body import encode_body
 from eventlog.errors import (
     InvalidMessageError,
@@ -90,11 +90,15 @@ class Session(Holding, UpTo):
 
     # Writing
 
-    def create(self) -> Ack:
-        """Write the session without an event of the caller's; fine when it exists already."""
+    def create(self, *, wait: float | None = None) -> Ack:
+        """Write the session without an event of the caller's; fine when it exists already.
+
+        Args:
+            wait: See ``append``.
+        """
         drafts = (draft_control(CONTROLS["open"]),)
         ack = make_ack(self._name, drafts, opening=self._opening, create=True)
-        self._store._submit(ack, None)
+        self._store._submit(ack, wait)
         return ack
 
     def append(
@@ -432,7 +436,7 @@ class Session(Holding, UpTo):
         parts: list[tuple[str, Any]] = [("message", each) for each in items(messages, "messages")]
         for event in items(events, "events"):
             if type(event) is not tuple or len(event) != 2:
-                raise UsageError(f"events must hold (kind, body), not {reprlib.repr(event)}")
+                raise UsageError(f"events must hold (kind, body), not {shown(event)}")
             parts.append(event)
         addresses = self._addresses_of_each(blobs, len(parts), "messages and events")
         drafts = [
@@ -511,6 +515,7 @@ class Session(Holding, UpTo):
         delete: Sequence[str] = (),
         *,
         append: Mapping[str, Any] | None = None,
+        sweep: Sequence[str] = (),
         parent: int | str | None = None,
         blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
@@ -519,30 +524,41 @@ class Session(Holding, UpTo):
         ack: AckMode = "durable",
         wait: float | None = None,
     ) -> Ack:
-        """Set, delete and append keys of a space with one event, as ``update_state`` does."""
+        """Set, delete and append keys of a space with one event, as ``update_state`` does.
+
+        It also deletes ``sweep``, what became needless; an idempotency key does not stand for that.
+        """
         self._store._require_version(2, space.title)
-        body = change_body(changes, delete, append)
-        drafts: Sequence[Draft] = ()
-        if body:
-            made = draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
-            drafts = (made,)
+
+        def draft(body: dict[str, Any]) -> Draft:
+            return draft_event(space.title, body, loading=True, parent=parent, blobs=blobs)
+
+        body = change_body(changes, [*delete, *sweep], append)
+        drafts: Sequence[Draft] = (draft(body),) if body else ()
+        said: Sequence[Draft] | None = None
+        if sweep and idempotency_key is not None:
+            said = (draft(change_body(changes, delete, append)),)
         sent = make_ack(
             self._name,
             drafts,
             opening=self._opening,
             expected_head=expected_head,
             idempotency_key=idempotency_key,
+            said=said,
             mode=ack,
             versions=() if expected is None else versions_of(space, expected),
         )
         self._store._submit(sent, wait)
         return sent
 
-    def roll_up(self) -> Ack:
+    def roll_up(self, *, wait: float | None = None) -> Ack:
         """Roll up now, whatever number of messages came since the last roll-up.
 
         The count starts again, and the view keeps the last ``max_messages`` messages. Of a session
         that does not exist nothing is written: the ack's ``first`` and ``last`` are -1 then.
+
+        Args:
+            wait: See ``append``.
 
         Raises:
             FormatVersionError: The store has format version 1.
@@ -550,7 +566,7 @@ class Session(Holding, UpTo):
         self._store._require_version(2, "roll-ups")
         drafts = (draft_control(CONTROLS["roll_up"]),)
         ack = make_ack(self._name, drafts, opening=None, only_existing=True)
-        self._store._submit(ack, None)
+        self._store._submit(ack, wait)
         return ack
 
     def _submit(
@@ -657,7 +673,11 @@ class Session(Holding, UpTo):
         return await self._store._on_pool(self.event, sequence)
 
     def subscribe(
-        self, after: int | None = None, kinds: Collection[str] | None = None
+        self,
+        after: int | None = None,
+        kinds: Collection[str] | None = None,
+        *,
+        branch: int | str | None = None,
     ) -> Subscription:
         """Events after a sequence, then each new one as it is committed.
 
@@ -667,15 +687,33 @@ class Session(Holding, UpTo):
         Args:
             after: Sequence after which to begin; -1 for all, None for those from now on.
             kinds: Only these kinds.
+            branch: Only events of this branch, by number or by the name that leads to it now: those
+                of the history that are on it, and not on the ones that it was forked from; usage
+                and artifacts that belong to them; names given to it, and moves of the head to it.
+
+        Raises:
+            UsageError: There is no such branch.
         """
+        number: int | None = None
+        wanted = kinds_wanted(kinds)
+        if branch is not None:
+            number, of = self._branch(branch)
+            wanted = on_branch(of, wanted)
         if after is None:
             info = self.info()
             after = -1 if info is None else info.last_sequence
         else:
             whole(after, "after", -1, POSITION_MAX)
-        return Subscription(
-            self._pager(after + 1, None, kinds), self._store._log, self._store._pool
-        )
+        log = self._store._log
+        pager = SessionPager(log, self._name, after + 1, U64_MAX, wanted, number)
+        return Subscription(pager, log, self._store._pool)
+
+    def _branch(self, branch: int | str) -> tuple[int | None, int]:
+        """Number of the session's incarnation, and of one of its branches."""
+        with self._store._log.views.past(self._name) as past:
+            require_branch(past, self.name, branch)
+            number = None if past is None else past.view.origin.number
+        return number, branch_number(self._values, self.name, branch)
 
     @property
     def exists(self) -> bool:
@@ -687,10 +725,14 @@ class Session(Holding, UpTo):
         facts = self._store._log.views.facts(self._name, self._store._facts)
         return None if facts is None else info_of(facts)
 
+    async def info_async(self) -> SessionInfo | None:
+        """``info`` on the store's pool."""
+        return await self._store._on_pool(self.info)
+
     @property
     def state(self) -> dict[str, Any]:
         """The variables' values by key; a copy, empty when there is no such session."""
-        return state_of(read_fold(self._store, self._name))
+        return state_of(self._values.all(Space.VARIABLES))
 
     async def state_async(self) -> dict[str, Any]:
         """``state`` on the store's pool."""
@@ -702,7 +744,7 @@ class Session(Holding, UpTo):
         Args:
             prefix: Only those whose keys begin with it.
         """
-        return variables_of(read_fold(self._store, self._name), prefix)
+        return variables_of(self._values.all(Space.VARIABLES), prefix)
 
     async def variables_async(self, prefix: str = "") -> list[Variable]:
         """``variables`` on the store's pool."""

@@ -31,6 +31,7 @@ from engine.salvage import Lost, salvage_lines
 from engine.session import Session
 from engine.telling import telling
 from engine.upkeep import Upkeep
+from engine.values import rows_of
 from eventlog.ack import Ack
 from eventlog.arguments import callback, folder, items, seconds
 from eventlog.check import CheckReport
@@ -195,6 +196,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         self._executor_ended = False
         self._closed = False
         self._folds = folds_of(log)
+        self._rows = rows_of(log)
         self._catalog = catalog_of(log)
         self._facts = self._catalog.present
         self._forget = log.listen_refused(self._refused)
@@ -510,6 +512,9 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         found = log_stats(self._log)
         found["memory"]["fold_bytes"] = self._folds.byte_count
         found["memory"]["fold_bytes_max"] = self._folds.bytes_max
+        present = self._rows.values()
+        found["memory"]["present_bytes"] = sum([each.byte_count for each in present])
+        found["memory"]["present_bytes_max"] = sum([each.bytes_max for each in present])
         found["memory"]["catalog_sessions"] = self._catalog.session_count
         found["memory"]["catalog_sessions_max"] = self._catalog.sessions_max
         return found

@@ -16,6 +16,7 @@ from engine.catalog import given_of
 from engine.events import opening_of
 from engine.facts import Facts
 from engine.pausing import Pause
+from engine.variables import subkey_of
 from eventlog.errors import CorruptionError
 from eventlog.index import Name
 from eventlog.keys import U64_MAX, is_hidden
@@ -24,6 +25,7 @@ from eventlog.log import Log
 from eventlog.present import PresentRows
 
 PAGE_SESSIONS: Final = 512  # read in one transaction
+_USER_ROW: Final = subkey_of("user_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Surveyed:
         number: Number of the incarnation.
         facts: What it is.
         opening_user: The user that was given at creation.
+        had_owners: Whether somebody said since whose it is: it may have been others' between.
         first: Its first sequence that was not purged.
         event_count: Its next sequence.
         position: Position of its last event.
@@ -46,6 +49,7 @@ class Surveyed:
     number: int
     facts: Facts
     opening_user: str | None
+    had_owners: bool
     first: int
     event_count: int
     position: int
@@ -114,6 +118,7 @@ def _page(
                 number,
                 given_of(facts, faults).facts,
                 opening_of(facts.row, number).get("user_id"),
+                _USER_ROW in facts.rows,
                 facts.row.first,
                 facts.event_count,
                 position,

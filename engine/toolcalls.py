@@ -7,14 +7,16 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.belonging import Folded, value_of, values_in
+from engine.belonging import value_of
 from engine.spaces import Space
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.ack import Ack
-from eventlog.arguments import items, whole
+from eventlog.arguments import chosen, whole
 from eventlog.errors import AppendConflictError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX
@@ -64,36 +66,36 @@ Listed = list[ToolCall]
 class ToolCallsAt:
     """The tool calls of a session as it is, or as it was after one of its events."""
 
-    __slots__ = ("_folded", "_session")
+    __slots__ = ("_session", "_values")
 
-    def __init__(self, session: Session, folded: Folded) -> None:
+    def __init__(self, session: Session, values: Values) -> None:
         self._session = session
-        self._folded = folded
+        self._values = values
 
     def get(self, id: str) -> ToolCall | None:
         """A call by its id; None when there is none."""
         name_bytes(id, "tool call id")
-        stored = values_in(self._folded(), Space.TOOL_CALLS).get(id)
+        stored = self._values.one(Space.TOOL_CALLS, id)
         return None if stored is None else _call_of(stored)
 
     async def get_async(self, id: str) -> ToolCall | None:
         """``get`` on the store's pool."""
         return await self._session._store._on_pool(self.get, id)
 
-    def list(self, states: tuple[str, ...] | None = None) -> Listed:
+    def list(self, states: Collection[str] | None = None) -> Listed:
         """The calls by their openings, oldest first.
 
         Args:
             states: Only those in one of these states.
-        """
-        wanted = STATES if states is None else items(states, "states")
-        unknown = set(wanted) - set(STATES)
-        if unknown:
-            raise UsageError(f"states are {', '.join(STATES)}, not {sorted(map(str, unknown))}")
-        stored = sorted(values_in(self._folded(), Space.TOOL_CALLS).values(), key=_opening)
-        return [each for each in map(_call_of, stored) if each.state in wanted]
 
-    async def list_async(self, states: tuple[str, ...] | None = None) -> Listed:
+        Raises:
+            UsageError: There is no such state.
+        """
+        wanted = chosen(states, "states", STATES)
+        stored = sorted(self._values.all(Space.TOOL_CALLS).values(), key=_opening)
+        return [each for each in map(_call_of, stored) if wanted is None or each.state in wanted]
+
+    async def list_async(self, states: Collection[str] | None = None) -> Listed:
         """``list`` on the store's pool."""
         return await self._session._store._on_pool(self.list, states)
 
@@ -135,6 +137,20 @@ class ToolCalls(ToolCallsAt):
             value["event"] = whole(event, "event", 0, POSITION_MAX)
         return self._set(id, value, -1, wait)
 
+    async def open_async(
+        self,
+        id: str,
+        name: str,
+        arguments_ref: Any = None,
+        *,
+        event: int | None = None,
+        wait: float | None = None,
+    ) -> Ack:
+        """``open`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(
+            self.open, id, name, arguments_ref, event=event, wait=wait
+        )
+
     def waiting(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
         """The call waits, such as for somebody's approval.
 
@@ -149,6 +165,10 @@ class ToolCalls(ToolCallsAt):
         """
         return self._step(id, "waiting", wait, reason=reason)
 
+    async def waiting_async(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
+        """``waiting`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.waiting, id, reason, wait=wait)
+
     def resume(self, id: str, *, wait: float | None = None) -> Ack:
         """A call that waited goes on; raises as ``waiting``, also for one that does not wait.
 
@@ -157,6 +177,10 @@ class ToolCalls(ToolCallsAt):
             wait: See ``Session.append``.
         """
         return self._step(id, "open", wait, ("waiting",))
+
+    async def resume_async(self, id: str, *, wait: float | None = None) -> Ack:
+        """``resume`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.resume, id, wait=wait)
 
     def done(self, id: str, *, event: int | None = None, wait: float | None = None) -> Ack:
         """The call has its result; raises as ``waiting``.
@@ -169,6 +193,12 @@ class ToolCalls(ToolCallsAt):
         where = None if event is None else whole(event, "event", 0, POSITION_MAX)
         return self._step(id, "done", wait, result_event=where)
 
+    async def done_async(
+        self, id: str, *, event: int | None = None, wait: float | None = None
+    ) -> Ack:
+        """``done`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.done, id, event=event, wait=wait)
+
     def failed(self, id: str, error: Any = None, *, wait: float | None = None) -> Ack:
         """The call failed; raises as ``waiting``.
 
@@ -178,6 +208,10 @@ class ToolCalls(ToolCallsAt):
             wait: See ``Session.append``.
         """
         return self._step(id, "failed", wait, error=error)
+
+    async def failed_async(self, id: str, error: Any = None, *, wait: float | None = None) -> Ack:
+        """``failed`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.failed, id, error, wait=wait)
 
     def abandon(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
         """Nobody expects the call's result any more; raises as ``waiting``.
@@ -189,6 +223,10 @@ class ToolCalls(ToolCallsAt):
         """
         return self._step(id, "abandoned", wait, reason=reason)
 
+    async def abandon_async(self, id: str, reason: Any = None, *, wait: float | None = None) -> Ack:
+        """``abandon`` on the store's pool, but for waiting until it is durable: await the ack."""
+        return await self._session._store._on_pool(self.abandon, id, reason, wait=wait)
+
     def _step(
         self,
         id: str,
@@ -198,7 +236,7 @@ class ToolCalls(ToolCallsAt):
         **said: Any,
     ) -> Ack:
         name_bytes(id, "tool call id")
-        stored = values_in(self._folded(), Space.TOOL_CALLS).get(id)
+        stored = self._values.one(Space.TOOL_CALLS, id)
         if stored is None:
             raise UsageError(
                 f"there is no tool call {id!r}", hint="Wait for the ack of its opening."

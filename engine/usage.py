@@ -18,10 +18,10 @@ from datetime import date, timedelta
 from math import fsum
 from typing import Any, Final
 
-from engine.belonging import is_on, values_in
-from engine.fold import Fold
+from engine.belonging import is_on
 from engine.spaces import Space
 from engine.usagebody import COUNTERS, NAMES, check_record
+from engine.values import Values
 from engine.variables import StoredVariable
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
@@ -111,13 +111,11 @@ class Usage:
     records: list[UsageRecord]
 
 
-def records_of(
-    fold: Fold | None, session: str, scope: str, user_id: str | None
-) -> list[UsageRecord]:
+def records_of(values: Values, session: str, scope: str, user_id: str | None) -> list[UsageRecord]:
     """The records of a scope, in order.
 
     Args:
-        fold: The session's.
+        values: The session's.
         session: Its name, for errors.
         scope: The scope.
         user_id: The user that the session was created with. Records without a user are that
@@ -128,15 +126,15 @@ def records_of(
             session and sequence.
     """
     found: list[UsageRecord] = []
-    values = values_in(fold, Space.USAGE)
-    told = values_in(fold, Space.FACTS).get("user_id") if values else None
+    recorded = values.all(Space.USAGE)
+    told = values.one(Space.FACTS, "user_id") if recorded else None
     if told is not None:
         user_id = told.value()
         if user_id is not None and type(user_id) is not str:
             where = f"session {session!a}, {told} at {told.sequence}"
             raise CorruptionError("is no text", where=where)
-    for key in sorted(values):
-        stored = values[key]
+    for key in sorted(recorded):
+        stored = recorded[key]
         value = stored.value()
         _require_record(stored, value, session)
         if value["scope"] != scope:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.errors import InvalidMessageError, UsageError
 from eventlog.keys import name_bytes
 
@@ -53,9 +52,7 @@ def usage_body(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
         amount = given[name]
         if amount is not None:
             if type(amount) not in (int, float) or not 0 <= amount <= AMOUNT_MAX:
-                raise UsageError(
-                    f"{name} must be a number from 0 to 2^63, not {reprlib.repr(amount)}"
-                )
+                raise UsageError(f"{name} must be a number from 0 to 2^63, not {shown(amount)}")
             value[name] = amount
     if given["extra"] is not None:
         if type(given["extra"]) is not dict:
@@ -85,5 +82,5 @@ def check_record(value: Any) -> None:
 def checked_scope(scope: str) -> str:
     """The scope, when it is one."""
     if type(scope) is not str or scope not in SCOPES:
-        raise UsageError(f"scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+        raise UsageError(f"scope must be one of {', '.join(SCOPES)}, not {shown(scope)}")
     return scope

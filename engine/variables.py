@@ -16,7 +16,6 @@ Invariants:
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,7 +25,7 @@ from typing import Any, Final
 from engine.events import Event
 from engine.spaces import Space
 from eventlog.ack import Version
-from eventlog.arguments import whole
+from eventlog.arguments import shown, whole
 from eventlog.body import Fixes, decode_body, encode_body, encode_plain
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError, UsageError
 from eventlog.keys import name_bytes
@@ -129,7 +128,7 @@ def change_body(
         UsageError: Keys that cannot be, or one that is both set and deleted.
     """
     if type(changes) is not dict:
-        raise UsageError(f"variables to set must be a dict, not {reprlib.repr(changes)}")
+        raise UsageError(f"variables to set must be a dict, not {shown(changes)}")
     body: dict[str, Any] = {}
     if changes:
         body["set"] = changes
@@ -149,7 +148,7 @@ def versions_of(space: Space, expected: Mapping[str, int]) -> list[Version]:
         UsageError: A key or a version that cannot be.
     """
     if type(expected) is not dict:
-        raise UsageError(f"expected versions must be a dict, not {reprlib.repr(expected)}")
+        raise UsageError(f"expected versions must be a dict, not {shown(expected)}")
     found: list[Version] = []
     for key, sequence in expected.items():
         name_bytes(key, "variable")
@@ -175,7 +174,7 @@ def check_change(body: Any) -> None:
         )
     for prefix in appended:
         if type(prefix) is not str:
-            raise UsageError(f"a prefix must be a str, not {reprlib.repr(prefix)}")
+            raise UsageError(f"a prefix must be a str, not {shown(prefix)}")
         name_bytes(appended_key(prefix, 0), "variable")
     seen = set(changes)
     for key in changes:

@@ -36,7 +36,7 @@ def require_absent(transaction: Any, db: Any, table: str, key: bytes) -> None:
 
 
 def rows_of_range(
-    transaction: Any, db: Any, table: str, prefix: bytes
+    transaction: Any, db: Any, table: str, prefix: bytes, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and contents of all plain rows whose keys begin with a prefix, in key order.
 
@@ -45,14 +45,16 @@ def rows_of_range(
         db: The named database.
         table: How it is called in errors.
         prefix: What the keys begin with; not empty.
+        start: The least key to begin at.
 
     Raises:
         CorruptionError: A row is damaged, or one beside the range, which may belong in it.
     """
     with transaction.cursor(db) as cursor:
-        found = cursor.set_range(prefix)
+        first = max(prefix, start)
+        found = cursor.set_range(first)
         if cursor.prev() if found else cursor.last():
-            require_before(table, prefix, *cursor.item())
+            require_before(table, first, *cursor.item())
             found = cursor.next()
         elif found:
             cursor.first()

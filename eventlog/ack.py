@@ -173,6 +173,7 @@ class Terms:
         *,
         expected_head: int | None = None,
         expected_next: int | None = None,
+        number: int | None = None,
         begin: Beginning | None = None,
         key: str | None = None,
         content: bytes = b"",
@@ -185,10 +186,10 @@ class Terms:
         queued: bool = False,
         removal: Removal | None = None,
         versions: Sequence[Version] = (),
-        number: int | None = None,
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
+        self.number = number
         self.begin = begin
         self.key = key
         self.content = content
@@ -197,7 +198,6 @@ class Terms:
         self.named = named
         self.linked = linked
         self.versions = versions
-        self.number = number
         self.refers = refers
         self.caller_id = caller_id
         self.queued = queued

@@ -648,7 +648,8 @@ class Admission:
             if is_marked:
                 tail, payload = self._marked(ack, tail, draft, state, sequence)
                 is_marked = False
-            if sequence == last and (state.draft_messages > state.draft_limit or kind == ROLL_UP):
+            is_due = sequence == last and state.draft_messages > state.draft_limit
+            if is_due or kind == ROLL_UP:
                 tail, payload = _rolled_up(tail, payload, state.roll_up_draft())
             if not records:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])

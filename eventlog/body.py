@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn, cast
 
 from cbor2 import CBORDecodeError, CBOREncoder, loads, undefined
 
+from eventlog.arguments import shown
 from eventlog.errors import CorruptionError, InvalidMessageError, LimitExceededError
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, INT_MAX, INT_MIN
 
@@ -337,7 +338,7 @@ def _measure(value: object, root: str, bytes_max: int) -> int:
         return _walk(value, 0, bytes_max)
     except _Refused as refused:
         path = root + "".join(
-            f"[{step}]" if isinstance(step, int) else f".{_printable(step)}"
+            f"[{shown(step)}]" if isinstance(step, int) else f".{_printable(step)}"
             for step in reversed(refused.path)
         )
         if refused.limit is None:

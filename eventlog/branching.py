@@ -248,6 +248,9 @@ class BranchProjection:
         body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
         return dict(rows_of_base(body, str(event)))
 
+    def check(self, event: Record) -> None:
+        """See ``InlineProjection``; headers are checked elsewhere."""
+
     def sequence_of(self, content: bytes) -> int:
         """See ``InlineProjection``."""
         if len(content) == _TIP.size:

@@ -23,6 +23,7 @@ process (SIGABRT) on some damaged pages; no caller can catch that. The invariant
    11. Blobs that events name are there and count just these references; contents have their
        addresses; every chunk belongs to a blob, or to what is pending (``blobcheck``).
    12. A segment names no dictionary but a whole one of its session's tenant.
+   13. Facts and usage are of the shapes that their readers take for granted, sealed or loose.
 
 Memory: a row without its opening facts for each session, a secret for each tenant, 25 bytes for
 each event below the floor, to put segments, which lie by session, in the order of positions, and a
@@ -669,6 +670,7 @@ class _Check:
                 session.origin,
             )
         self._take(session, event)
+        self._state.check_loose(session, event)
 
     def _check_void(self, position: int, session: CheckedSession, event: Record) -> None:
         """A removed event that is still hot: of an erased session it has no content."""

@@ -22,6 +22,7 @@ from eventlog.body import decode_body
 from eventlog.branching import PROJECTION as BRANCHES
 from eventlog.keys import U64
 from eventlog.record import (
+    BASE,
     CONTROL,
     KIND_BYTE,
     Extension,
@@ -63,6 +64,13 @@ class InlineProjection(Protocol):
 
         Raises:
             CorruptionError: Its body is none of a base.
+        """
+
+    def check(self, event: Record) -> None:
+        """Look at what an event of its kinds, or a ``base``, says; readers take it for granted.
+
+        Raises:
+            CorruptionError: It says what nothing can have written that checks what it writes.
         """
 
     def sequence_of(self, content: bytes) -> int:
@@ -146,6 +154,17 @@ def changes_of(projections: Sequence[InlineProjection], event: Record) -> dict[b
         if kind in projection.kinds
         for subkey, content in projection.changes(event).items()
     }
+
+
+def check_said(projections: Sequence[InlineProjection], event: Record) -> None:
+    """Look at what an event says to projections.
+
+    Raises:
+        CorruptionError: It says what nothing can have written that checks what it writes.
+    """
+    for projection in projections:
+        if event.kind_code == BASE or event.kind_code in projection.kinds:
+            projection.check(event)
 
 
 @dataclass(frozen=True, slots=True)

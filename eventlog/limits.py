@@ -80,9 +80,11 @@ TRAIN_BYTES: Final = 1 * MIB  # content sealed of a tenant before one is trained
 # State
 BASE_BYTES_TARGET: Final = 8 * MIB  # of variables in memory after which a purge's base goes on
 STATE_PAGE_EVENTS: Final = 1_024  # control events that a fold reads in one transaction
+STATE_PAGE_ROWS: Final = 1_024  # rows of a state that are read in one transaction
 
 # Memory of one open store
 FOLDS_BYTES_MAX: Final = 64 * MIB  # folds of sessions, least recently used out
+PRESENT_BYTES_MAX: Final = 8 * MIB  # of each space: rows of loose events, least recently used out
 LOOSE_BYTES_MAX: Final = 64 * MIB  # above it the oldest loose records are read from the log again
 SEGMENT_CACHE_BYTES_MAX: Final = 32 * MIB
 KNOWN_BYTES_MAX: Final = 16 * MIB  # of sessions read lately: 2,000 with 20 messages each

@@ -385,7 +385,13 @@ class Linker:
         if target is None:
             found = self._resolve(tenant, named)
             if found is None:
-                raise _refused(f"there is no event {named!r} to follow", named, None)
+                raise _refused(
+                    f"there is no event {named!r} to follow",
+                    named,
+                    None,
+                    hint="A text is the id of an event here; of a branch give the sequence of its "
+                    "newest event, which branches() tells.",
+                )
             number, target = found
             if state is None or number != state.number:
                 raise _refused(
@@ -460,8 +466,10 @@ def _followed(sequence: int, first: int, drafts: Sequence[Draft], links: Links) 
     return parent
 
 
-def _refused(reason: str, expected: object, current: object) -> AppendConflictError:
-    return AppendConflictError(reason, expected=expected, current=current)
+def _refused(
+    reason: str, expected: object, current: object, hint: str | None = None
+) -> AppendConflictError:
+    return AppendConflictError(reason, expected=expected, current=current, hint=hint)
 
 
 def _not_public(sequence: int) -> AppendConflictError:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eventlog.ack import Ack, wake
-from eventlog.arguments import flag, whole
+from eventlog.arguments import flag, shown, whole
 from eventlog.blobput import Streams
 from eventlog.body import decode_body, encode_plain
 from eventlog.configuring import Configure
@@ -344,8 +344,8 @@ class Log:
         for name, value in wanted.items():
             if self.per_open[name] != value:
                 raise UsageError(
-                    f"the store is open in this process with {name}={self.per_open[name]!r}, "
-                    f"not {value!r}",
+                    f"the store is open in this process with {name}={shown(self.per_open[name])}, "
+                    f"not {shown(value)}",
                     hint=f"Use the same {name}, or close it first.",
                 )
         if verify and not self.is_verified:
@@ -359,7 +359,7 @@ class Log:
         for name, value in wanted.items():
             if stored[name] != value:
                 raise UsageError(
-                    f"the store has {name}={stored[name]!r}, not {value!r}",
+                    f"the store has {name}={shown(stored[name])}, not {shown(value)}",
                     hint="Leave the option out, or change it with `configure`.",
                 )
 

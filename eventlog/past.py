@@ -20,10 +20,12 @@ import numpy as np
 from eventlog import columns
 from eventlog.body import decode_body
 from eventlog.branching import Opening, Stretch, Tip, branch_of, path_to
-from eventlog.branchrows import Rows, opening, sealed_branches
+from eventlog.branchrows import Rows, opening, sealed_branches, sealed_tip
 from eventlog.decoded import HEAD_BYTES, Segment
 from eventlog.errors import CorruptionError
+from eventlog.index import SessionState
 from eventlog.keys import PAIR
+from eventlog.present import PresentRows
 from eventlog.reading import SessionView, read_loose
 from eventlog.record import (
     BASE,
@@ -44,6 +46,7 @@ from eventlog.rollup import ROLLS_UP, kept_in
 from eventlog.rows import NO_SEQUENCE, SessionRow
 from eventlog.segment import SegmentPrefix
 from eventlog.segmentcache import SegmentCache
+from eventlog.sessionfacts import require_whole
 from eventlog.tables import ReadTables
 
 _CONTROL_BIT: Final = 1 << 63  # of a segment's kinds; all control kinds share it
@@ -71,6 +74,7 @@ class Past:
         tables: The transaction.
         view: The session as it sees it.
         row: The session's row.
+        state: What memory holds of it.
         cache: Decoded segments.
         is_trimmed: Whether the view may have lost messages.
     """
@@ -80,6 +84,7 @@ class Past:
         tables: ReadTables,
         view: SessionView,
         row: SessionRow,
+        state: SessionState | None,
         cache: SegmentCache,
         *,
         is_trimmed: bool,
@@ -88,6 +93,7 @@ class Past:
         self.view = view
         self.row = row
         self.is_trimmed = is_trimmed
+        self._state = state
         self.first = row.first
         self._cache = cache
         self._log = tables.hot_log(view.record)
@@ -125,6 +131,20 @@ class Past:
                 found.append(self._decoded(sequence, value, factory))
             sequence += 1
         return found, sequence
+
+    def present_row(self, present: PresentRows, subkey: bytes) -> bytes | None:
+        """One row of a projection, as of the session's newest event; None when there is none.
+
+        Raises:
+            CorruptionError: It is damaged, or a loose event that may change it is.
+        """
+        view, state = self.view, self._state
+        loose = None
+        if state is not None:
+            require_whole(state)
+            if state.has_controls or state.loose is not view.loose:
+                loose = view.loose
+        return present.row(self.tables, view.record, view.origin, loose, view.loose_stop, subkey)
 
     def last_of_kind(self, kind: int, factory: Factory[R]) -> R | None:
         """The last event of one kind; None when there is none."""
@@ -265,6 +285,34 @@ class Past:
         return None
 
     # Branches
+
+    def tip(self, branch: int) -> int | None:
+        """Sequence of a branch's newest public event, or of what its first one would follow.
+
+        None when there is neither.
+        """
+        view = self.view
+        if not view.branches:
+            return self.head(view.event_count, self.row.head) if branch == 0 else None
+        number = view.origin.number
+        known = None if view.branching is None else view.branching.tips.get(branch)
+        if known is not None and known >= view.event_count:  # memory is ahead of this transaction
+            known = self._newest_loose(branch)
+        sealed = sealed_tip(self.tables, number, branch)
+        if known is not None:
+            return known if sealed is None else max(known, sealed)
+        if sealed is not None:
+            return sealed
+        opened = self.opening(branch)
+        return None if opened is None or opened.parent == NO_SEQUENCE else opened.parent
+
+    def _newest_loose(self, branch: int) -> int | None:
+        view = self.view
+        for sequence in range(view.event_count - 1, max(view.sealed, self.first) - 1, -1):
+            value = self._stored(sequence)
+            if value[KIND_BYTE] < CONTROL and branch_of(value) == branch:
+                return sequence
+        return None
 
     def opening(self, branch: int) -> Opening | None:
         """What opened a branch; None for branch 0, and where its row is missing."""

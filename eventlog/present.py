@@ -9,26 +9,32 @@ Invariants:
        transaction's first unsealed event; what is in both makes the same rows.
     2. Which events a session has from a sequence on never changes but by a removal or a failed
        commit, and with these all that is kept goes.
+    3. What is kept takes at most ``PRESENT_BYTES_MAX``, of at most ``NAMES_MAX`` sessions; what was
+       asked for longest ago goes first.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from eventlog.absent import require_absent
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import HotLog
 from eventlog.index import Loose
 from eventlog.inline import InlineProjection, state_key
 from eventlog.keys import U64
-from eventlog.limits import NAMES_MAX
+from eventlog.limits import NAMES_MAX, PRESENT_BYTES_MAX
 from eventlog.record import KIND_BYTE, Origin, Record, decode_record, verify_record
 from eventlog.rows import CommitRecord, expose
 from eventlog.tables import ReadTables
 
 Rows = dict[bytes, bytes]
 _NO_ROWS: Final[Rows] = {}
+_LOOKED_BYTES: Final = 250  # of a session without changes
+_CHANGE_BYTES: Final = 150  # of a change beside its content
 
 
 @dataclass(slots=True)
@@ -38,6 +44,7 @@ class _Looked:
     base: int
     count: int = 0
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    byte_count: int = _LOOKED_BYTES
 
 
 class PresentRows:
@@ -45,25 +52,39 @@ class PresentRows:
 
     Args:
         projection: The projection.
+        names_max: Sessions of which something is kept.
+        bytes_max: Bytes that are kept.
     """
 
-    def __init__(self, projection: InlineProjection, *, names_max: int = NAMES_MAX) -> None:
+    def __init__(
+        self,
+        projection: InlineProjection,
+        *,
+        names_max: int = NAMES_MAX,
+        bytes_max: int = PRESENT_BYTES_MAX,
+    ) -> None:
         self.projection = projection
+        self.bytes_max = bytes_max
+        self.byte_count = 0
         self._names_max = names_max
         self._lock = threading.Lock()
-        self._looked: dict[int, _Looked] = {}
+        self._looked: OrderedDict[int, _Looked] = OrderedDict()
         self._epoch = (0, 0)
 
     def begin(self, epoch: tuple[int, int]) -> None:
         """Forget all, since something was removed (``SegmentCache.on_begin``)."""
         with self._lock:
             self._epoch = epoch
-            self._looked.clear()
+            self._forget()
 
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
-            self._looked.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._looked.clear()
+        self.byte_count = 0
 
     def stored(self, tables: ReadTables, number: int) -> Rows:
         """The rows of a session's sealed events, by subkey."""
@@ -122,7 +143,8 @@ class PresentRows:
         """One present row of a session; None when there is none. See ``rows``.
 
         Raises:
-            CorruptionError: It is damaged, or a loose control event is.
+            CorruptionError: It is damaged, or a loose control event is; or a row beside the place
+                where there is none, which may be it.
         """
         if loose is not None and stop:
             changes = self._loose(tables, record, origin, loose, stop)
@@ -132,7 +154,10 @@ class PresentRows:
             return None
         key = state_key(origin.number, self.projection.number, subkey)
         value = tables.transaction.get(key, db=tables.tables["state"])
-        return None if value is None else expose(key, value, f"state {key.hex()}")
+        if value is None:
+            require_absent(tables.transaction, tables.tables["state"], "state", key)
+            return None
+        return expose(key, value, f"state {key.hex()}")
 
     def _loose(
         self, tables: ReadTables, record: CommitRecord, origin: Origin, loose: Loose, stop: int
@@ -160,10 +185,27 @@ class PresentRows:
             if value[KIND_BYTE] in kinds:
                 event = decode_record(origin, position, value, Record)
                 changes.update(self.projection.changes(event))
-        with self._lock:
-            if tables.epoch < self._epoch:
-                return changes  # it may be of what was removed since this transaction began
-            if len(self._looked) >= self._names_max:
-                self._looked.clear()
-            self._looked[origin.number] = _Looked(loose.base, stop, changes)
+        self._keep(
+            origin.number, _Looked(loose.base, stop, changes, _size_of(changes)), tables.epoch
+        )
         return changes
+
+    def _keep(self, number: int, looked: _Looked, epoch: tuple[int, int]) -> None:
+        with self._lock:
+            if epoch < self._epoch or looked.byte_count > self.bytes_max:
+                return  # it may be of what was removed since this transaction began
+            self._drop(number)
+            self._looked[number] = looked
+            self.byte_count += looked.byte_count
+            while len(self._looked) > self._names_max or self.byte_count > self.bytes_max:
+                self._drop(next(iter(self._looked)))
+
+    def _drop(self, number: int) -> None:
+        before = self._looked.pop(number, None)
+        if before is not None:
+            self.byte_count -= before.byte_count
+
+
+def _size_of(changes: dict[bytes, bytes | None]) -> int:
+    contents = sum([len(content) for content in changes.values() if content is not None])
+    return _LOOKED_BYTES + _CHANGE_BYTES * len(changes) + contents

@@ -1,12 +1,14 @@
 """Logical roll-ups: when one falls due, and what the view of a session keeps of it; pure.
 
 A roll-up falls due with the ``snapshot_frequency``-th message since the last one, looked at once an
-append is whole, or when it is asked for. It moves nothing: sealing is another matter (``sealing``).
+append is whole, or where an event of its kind asks for it. It moves nothing: sealing is another
+matter (``sealing``).
 
 Invariants:
-    1. The writer that places an append decides, once, and says so in the append's last record: the
-       flag ``ROLLS_UP`` and, when the view has lost messages, ``KEPT``, how many it still shows.
-       Nobody decides again, so no option that changes later changes what was.
+    1. The writer that places an append decides, once, and says so in the append's last record, or
+       in that of the event that asks: the flag ``ROLLS_UP`` and, when the view has lost messages,
+       ``KEPT``, how many it still shows. Nobody decides again, so no option that changes later
+       changes what was.
     2. What a view hides it never shows again: ``trimmed`` only grows.
 """
 

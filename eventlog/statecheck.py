@@ -16,7 +16,14 @@ from eventlog.checked import CheckedSession
 from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport
 from eventlog.hotlog import hot_names
-from eventlog.inline import BaseRows, InlineProjection, base_of, changes_of, state_key
+from eventlog.inline import (
+    BaseRows,
+    InlineProjection,
+    base_of,
+    changes_of,
+    check_said,
+    state_key,
+)
 from eventlog.keys import U64
 from eventlog.record import BASE, CONTROL, KIND_BYTE, Record, decode_record, verify_record
 from eventlog.rows import CommitRecord, expose
@@ -84,6 +91,19 @@ class StateCheck:
             except CorruptionError as error:
                 self._report.add_error(error, session.origin)
                 self._is_unsure = True
+            else:
+                self._check_said(session, record)
+
+    def check_loose(self, session: CheckedSession, event: Record) -> None:
+        """An event that is not sealed yet."""
+        if self._projections and event.kind_code >= CONTROL:
+            self._check_said(session, event)
+
+    def _check_said(self, session: CheckedSession, event: Record) -> None:
+        try:
+            check_said(self._projections, event)
+        except CorruptionError as error:
+            self._report.add_error(error, session.origin)
 
     def end_session(self) -> None:
         """Compare what the events of the session before made with its rows."""

@@ -146,9 +146,11 @@ class ReadTables:
         finally:
             cursor.close()
 
-    def contents(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def contents(
+        self, table: str, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and contents of plain rows, complete or an error (``absent``), in key order."""
-        return rows_of_range(self.transaction, self.tables[table], table, prefix)
+        return rows_of_range(self.transaction, self.tables[table], table, prefix, start)
 
     def has_row(self, table: str, key: bytes) -> bool:
         """Whether a table has a row of that key, good or bad."""

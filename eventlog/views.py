@@ -244,15 +244,13 @@ class Views:
             return self.told(facts)
 
     def present_row(self, name: Name, present: PresentRows, subkey: bytes) -> bytes | None:
-        """One present row of a session's projection; None when there is none."""
-        with self.session(name) as found:
-            if found is None:
-                return None
-            tables, view, _, state = found
-            loose = None if state is None else view.loose
-            if state is not None and not state.has_controls and state.loose is loose:
-                loose = None
-            return present.row(tables, view.record, view.origin, loose, view.loose_stop, subkey)
+        """One present row of a session's projection; None when there is none.
+
+        Raises:
+            CorruptionError: It is damaged, or a damaged record of the hot log may change it.
+        """
+        with self.past(name) as past:
+            return None if past is None else past.present_row(present, subkey)
 
     def read_session(
         self,
@@ -301,7 +299,7 @@ class Views:
             tables, view, row, state = found
             self.require_end(_last_position(view, row), view.record)
             is_trimmed = bool(row.trimmed or (state is not None and state.trimmed))
-            yield Past(tables, view, row, self._cache, is_trimmed=is_trimmed)
+            yield Past(tables, view, row, state, self._cache, is_trimmed=is_trimmed)
 
     def read_shown(self, name: Name, count: int | None, factory: Factory[R]) -> Shown[R]:
         """The messages that a session's view shows, oldest first, at most ``count`` of them."""

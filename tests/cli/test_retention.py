@@ -66,6 +66,11 @@ def test_long_sessions_and_held_ones(turnlog: Any, calls: Path) -> None:
     assert outcome.code == 0 and acting(outcome.out) == []
     assert "long: purged, 5 events, --max-entries" in outcome.out
     assert r"held: held, 6 events, --max-entries" in outcome.out
+    assert "held: keeps 10, not 4: it is held\n" in outcome.out
+    told = json.loads(turnlog("retention", calls, "--max-entries", 4, "--dry-run", "--json").out)
+    assert [(each["session"], each["kept"], each["reasons"]) for each in told["excess"]] == [
+        ("held", 10, ["hold"])
+    ]
     assert "and the beginning of 1, 5 events in all; 5 looked at, 1 held" in outcome.out
     rule = ("--max-entries", 1, "--kind", "timing", "--erase", "--yes", "--json")
     told = json.loads(turnlog("retention", calls, *rule).out)
@@ -103,3 +108,53 @@ def test_a_held_session_is_erased_only_by_force(turnlog: Any, calls: Path, force
     assert outcome.code == (0 if forced else 1)
     assert ("is held: case" in outcome.err) is not forced
     assert (("", "call-2") in listed(calls)) is not forced
+
+
+def test_all_of_a_tenant_is_erased(turnlog: Any, calls: Path) -> None:
+    with Store.open(calls, create=False) as store:
+        store.tenant("acme").documents.write("notes", "ours").result()
+        store.tenant("acme").session("held").hold("case").result()
+    for wrong in (["--all"], ["--all", "call-1", "--tenant", "acme"], ["--all", "--user", "u1"]):
+        outcome = turnlog("erase", calls, *wrong, "--yes")
+        assert (outcome.code, outcome.out) == (2, "")
+    assert turnlog("erase", calls, "--all", "--tenant", "nobody", "--yes").code == 1
+    line = ["erase", calls, "--all", "--tenant", "acme"]
+    asked = turnlog(*line)
+    assert asked.code == 2
+    assert "Erase all sessions and documents of tenant acme for good?" in asked.err
+    held = turnlog(*line, "--yes")
+    assert (held.code, held.out) == (1, "") and "held" in held.err
+    assert listed(calls) == ALL | {("acme", "held")}
+    outcome = turnlog(*line, "--yes", "--force")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "erased 2 sessions and the documents of tenant acme: " in outcome.out
+    assert listed(calls) == {("", "call-1"), ("", "call-2")}
+    told = turnlog("erase", calls, "--all", "--tenant", "", "--yes", "--json").out
+    assert {json.loads(each)["session"] for each in told.splitlines()} == {"call-1", "call-2"}
+    assert listed(calls) == set()
+
+
+def test_a_session_is_held_and_released(turnlog: Any, calls: Path) -> None:
+    line = ["hold", calls, "call-1"]
+    assert turnlog(*line).out == "call-1 is not held\n"
+    assert turnlog(*line, "--reason", "case \x1b7").out == "call-1 is held: 'case \\x1b7'\n"
+    assert turnlog(*line, "--reason", "other").code == 0
+    assert turnlog(*line, "--reason", "other").code == 0, "one that is there is fine"
+    told = json.loads(turnlog(*line, "--json").out)
+    assert told == {"tenant": "", "session": "call-1", "holds": ["case \x1b7", "other"]}
+    which = turnlog(*line, "--release")
+    assert which.code == 2 and "--reason" in which.err
+    assert turnlog(*line, "--release", "--reason", "none").code == 1
+    assert (
+        "would remove 1 session"
+        in turnlog("retention", calls, "--max-age", "0s", "--tenant", "", "--dry-run").out
+    )
+    still = turnlog(*line, "--release", "--reason", "case \x1b7")
+    assert still.out == "call-1 is still held: other\n"
+    assert turnlog(*line, "--release", "--json").out.strip().endswith('"holds":[]}')
+    again = turnlog(*line, "--release")
+    assert again.code == 1 and "is not held" in again.err
+    assert turnlog("hold", calls, "nobody", "--reason", "x").code == 1
+    assert turnlog("hold", calls, "call-1", "--tenant", "acme", "--reason", "x").code == 0
+    assert turnlog("hold", calls, "call-1").out == "call-1 is not held\n"
+    assert turnlog("hold", calls, "call-1", "--reason", "").code == 2

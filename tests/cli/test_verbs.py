@@ -24,7 +24,7 @@ VERBS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined
 READING = ("export", "replay", "show", "branches", "sessions", "tail", "stats", "check")
 CREATING = ("import", "simulate")
 KEEPING = (
-    *("rebuild", "erase", "redact", "retention", "compact", "vacuum"),
+    *("rebuild", "erase", "redact", "hold", "retention", "compact", "vacuum"),
     *("backup", "restore", "upgrade", "configure"),
 )
 WITH_JSON = (
@@ -40,6 +40,8 @@ def arguments(verb: str, store: Path) -> list[object]:
         return [verb, store, "s", "--yes"]
     if verb == "redact":
         return [verb, store, "s", 0, 0, "--yes"]
+    if verb == "hold":
+        return [verb, store, "s", "--reason", "case"]
     if verb == "retention":
         return [verb, store, "--max-entries", 9, "--yes"]
     if verb == "compact":

@@ -58,6 +58,11 @@ ODD: dict[str, Any] = {
     "object": NOTHING,
     "type": int,
     "generator": (number for number in ()),
+    "huge": 10**5_000,
+    "minus huge": -(10**5_000),
+    "list of huge": [10**5_000],
+    "dict of huge": {"role": 10**5_000},
+    "huge key": {10**5_000: 1},
 }
 
 # Every parameter of every public call: what it is called, and the call with a value for it.

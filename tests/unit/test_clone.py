@@ -16,6 +16,7 @@ from engine.spaces import Space
 from eventlog.ack import Ack
 from eventlog.errors import (
     AppendConflictError,
+    SessionGoneError,
     SessionNotFoundError,
     StorageFullError,
     TrimmedError,
@@ -299,3 +300,99 @@ def test_the_twin_and_an_export(checked_store: Open, tmp_path: Path) -> None:
     other = checked_store(tmp_path / "other")
     other.load(map(json.loads, lines))
     assert list(other.export_lines(other.read())) == lines
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    ("messages", "asked"), [(7, ()), (3, (3,)), (9, (2, 8)), (11, ()), (4, ()), (12, (12,))]
+)
+def test_a_clone_shows_what_the_original_shows(
+    checked_store: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: int,
+    asked: tuple[int, ...],
+    pieces: int,
+    own: bool,
+) -> None:
+    """A clone rolled up where its appends ended, and not where the original did: with
+    ``max_messages`` it showed more messages, or fewer.
+    """
+    options = {"snapshot_frequency": 5, "max_messages": 2}
+    store = checked_store(**({} if own else options))
+    call = store.session("source", **(options if own else {}))  # type: ignore[arg-type]
+    for number in range(messages):
+        call.append({"n": number}).result()
+        call.set_status(f"after {number}").result()
+        if number + 1 in asked:
+            call.roll_up().result()
+    if pieces > 1:
+        monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 2 * messages // pieces)
+    made = call.clone("copy")
+    assert made.history() == call.history()
+    assert made.window() == call.window()
+    assert made.info().loose_count == call.info().loose_count  # type: ignore[union-attr]
+    assert [event.body for event in made.events(kinds=["message"])] == [
+        {"n": number} for number in range(messages)
+    ]
+    for name in (call.name, made.name):  # and both go on alike
+        for number in range(3):
+            store.session(name).append({"more": number}).result()
+    assert made.history() == call.history()
+
+
+def test_a_clone_of_a_branch_shows_what_the_branch_shows(checked_store: Open) -> None:
+    store = checked_store()
+    call = store.session("source", snapshot_frequency=4, max_messages=2)
+    for number in range(6):
+        call.append({"n": number}).result()
+    call.name_branch("first").result()
+    call.append({"n": "x"}, parent=1).result()
+    call.roll_up().result()
+    for number in range(3):
+        call.append({"n": f"x{number}"}).result()
+    whole = call.clone("whole")
+    assert whole.history() == call.history()
+    assert call.clone("path", leaf=call.head).history() == call.history()
+    call.checkout("first").result()
+    assert call.clone("first", leaf="first").history() == call.history()
+
+
+def test_a_session_without_a_bound_is_cloned_without_roll_ups(store: Store) -> None:
+    call = store.session("source", snapshot_frequency=2)
+    for number in range(7):
+        call.append({"n": number}).result()
+    call.roll_up().result()
+    assert list(call.clone("copy").events(kinds=["roll_up"])) == []
+
+
+@pytest.mark.parametrize("what", ["clone", "load"])
+def test_a_later_piece_goes_into_the_session_of_the_first_one_only(
+    checked_store: Open, monkeypatch: pytest.MonkeyPatch, what: str, tmp_path: Path
+) -> None:
+    """The second piece was appended to whatever session had the name by then, if it was as long."""
+    store = checked_store()
+    call = store.session("source")
+    call.append_many([{"n": number} for number in range(11)]).result()
+    lines = [json.loads(line) for line in store.export_lines(call.events())]
+    monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
+    real = Store._submit
+    sent: list[str] = []
+
+    def submit(self: Store, ack: Any, wait: float | None) -> None:
+        if ack.name[1] == "copy":
+            sent.append(ack.name[1])
+            if len(sent) == 2:
+                monkeypatch.setattr(Store, "_submit", real)
+                copy = self.session("copy")
+                copy.delete().result()
+                copy.append_many([{"mine": number} for number in range(5)]).result()
+        real(self, ack, wait)
+
+    monkeypatch.setattr(Store, "_submit", submit)
+    with pytest.raises(SessionGoneError):
+        if what == "clone":
+            call.clone("copy")
+        else:
+            store.load([{**line, "session": "copy"} for line in lines], piece_events=5)
+    assert store.session("copy").history() == [{"mine": number} for number in range(5)]

@@ -22,8 +22,9 @@ from engine import (
     InvalidNameError,
     Store,
 )
-from engine.documents import Documents
+from engine.documents import APPENDED, Documents, _digest
 from engine.hidden import DOTS, any_session, hidden_name, is_hidden, split_hidden
+from engine.spaces import Space
 from eventlog.limits import NAME_BYTES_MAX
 from tests.unit.belongings import HANG_S, USER
 from turnlog.stores import session_names
@@ -240,14 +241,25 @@ def test_a_long_name_that_is_no_hidden_one_is_refused(store: Store, name: str) -
         store.load([line])
 
 
-def test_a_key_of_a_write_stands_for_the_appends_that_it_takes_away_too(store: Store) -> None:
-    """As the docstring of ``write`` says; an append with a key can be repeated in any case."""
+def test_a_key_of_a_write_does_not_stand_for_the_appends_that_it_takes_away(store: Store) -> None:
+    """A write takes away the appends that are there. They were part of what its key stood for, so
+    that its repetition was another append, and refused.
+    """
     documents = store.session("a").documents
     for _ in range(2):
         documents.write("N", "W", idempotency_key="first").result()
         documents.append("M", "a", idempotency_key="m").result()
     documents.append("N", "a").result()
-    documents.write("N", "V", idempotency_key="k").result()
+    first = documents.write("N", "V", idempotency_key="k").result()
+    for more in ("", "b", "c"):
+        if more:
+            documents.append("N", more).result()
+        store.flush()
+        again = documents.write("N", "V", idempotency_key="k").result()
+        assert (again.already, again.first) == (True, first.first)
     with pytest.raises(IdempotencyConflictError):
-        documents.write("N", "V", idempotency_key="k").result()
-    assert (documents.read("N"), documents.read("M")) == ("V", "a")
+        documents.write("N", "W", idempotency_key="k").result()
+    assert (documents.read("N"), documents.read("M")) == ("Vbc", "a")
+    documents.write("N", "X", idempotency_key="l").result()
+    rows = store.session("a")._values.all(Space.DOCUMENTS)
+    assert not [key for key in rows if key.startswith(_digest("N") + APPENDED)]

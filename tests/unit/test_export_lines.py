@@ -148,7 +148,7 @@ def test_there_is_one_spelling_for_each_value(value: object) -> None:
 def test_an_event_comes_back_from_its_line(fact: Fact) -> None:
     back = line_to_event(json.loads(event_to_line(fact)))  # type: ignore[arg-type]
     assert (back.pop("blobs") or []) == [address.hex() for address in fact.blobs]
-    assert back.pop("base") is None
+    assert back.pop("base") is back.pop("branch") is None
     for key in back:
         assert identical(back[key], getattr(fact, key)), key
 
@@ -164,7 +164,7 @@ def test_a_value_is_spelled_as_the_format_says(value: Any) -> None:
 def test_the_keys_of_a_line_stand_in_their_order() -> None:
     facts = ({"o": 1}, {}, (bytes(16),), {"a": 1}, True, "user")
     fact = Fact("t", "s", 0, 0, "message", MESSAGE, False, "i", 1, 2, 3, "r", "t", "p", "q", *facts)
-    assert tuple(line_mapping(fact, base={"last": 1})) == LINE_KEYS  # type: ignore[arg-type]
+    assert tuple(line_mapping(fact, base={"last": 1}, branch=1)) == LINE_KEYS  # type: ignore[arg-type]
 
 
 def test_what_is_none_is_absent() -> None:

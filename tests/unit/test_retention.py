@@ -228,6 +228,38 @@ def test_the_compaction_of_another_branch_stays(store: Store) -> None:
     assert purge.first == 4
 
 
+def test_the_report_says_what_keeps_more_than_was_asked_for(store: Store) -> None:
+    """``max_entries`` could keep far more than it says, and nothing told why."""
+    opened, grouped = store.session("opened"), store.session("grouped")
+    put(opened, user("one"), asks("c1"), user("and?"), user("and?"), user("and?"))
+    put(grouped, user("one"), asks("c1"), answers("c1"), says("ok"))
+    compacted = said(store, "compacted", 10)
+    compacted.compact(lambda _: "so far", keep_last=2)
+    put(compacted, *[user(f"n{number}") for number in range(10)])
+    held = said(store, "held", 9)
+    put(held, asks("c1"))
+    held.hold("case").result()
+    never = store.session("never")
+    put(never, asks("c1"), user("and?"), user("and?"), user("and?"))
+    said(store, "fine", 9)
+    report = store.apply_retention(RetentionPolicy(max_entries=2), dry_run=True)
+    found = {each.session: (each.kept, each.first, each.reasons) for each in report.excess}
+    assert found == {
+        "opened": (4, 1, ("open_call",)),
+        "grouped": (3, 1, ("tool_group",)),
+        "compacted": (11, 10, ("compaction",)),
+        "held": (11, 0, ("hold",)),
+        "never": (4, 0, ("open_call",)),
+    }
+    assert {each.wanted for each in report.excess} == {2}
+    assert "never" not in {each.session for each in (*report.purged, *report.held)}
+    done = store.apply_retention(RetentionPolicy(max_entries=2))
+    assert done.excess == report.excess
+    for each in done.excess:
+        assert next(iter(store.session(each.session).events())).sequence == each.first
+    assert store.apply_retention(RetentionPolicy(max_entries=11)).excess == ()
+
+
 # Bytes
 
 
@@ -708,6 +740,40 @@ def test_all_of_a_user_is_erased(checked_store: Open, store_path: Path) -> None:
     assert CANARY.encode() not in b"".join(
         [path.read_bytes() for path in store_path.iterdir() if path.is_file()]
     )
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_what_was_a_users_between_is_erased_too(
+    checked_store: Open, purged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the owner of now and the one given at creation were looked at."""
+    store = checked_store(snapshot_frequency=4)
+    for name, owners in {
+        "between": ["u", "v"],
+        "never": ["v"],
+        "none": [],
+        "taken": ["u", None],
+    }.items():
+        call = said(store, name, user_id="first")
+        for owner in owners:
+            call.set_owner(user_id=owner).result()
+            put(call, user("more"), user("and more"))
+        call.set_owner(workspace="w").result()
+    store.flush()
+    if purged:
+        for name in ("between", "taken"):
+            call = store.session(name)
+            events = [event.sequence for event in call.events(kinds=["facts"])]
+            call.purge(events[0] + 1).result()  # the base says that it was the user's
+    read: list[str] = []
+    real = Session._values_of
+    monkeypatch.setattr(
+        Session, "_values_of", lambda self, *given: (read.append(self.name), real(self, *given))[1]
+    )
+    assert sorted(receipt.session for receipt in store.erase_user("u")) == ["between", "taken"]
+    assert set(read) == {"between", "never", "taken"}
+    assert sorted(names(store)) == ["never", "none"]
+    assert store.erase_user("u") == []
 
 
 def test_a_hold_refuses_to_erase_a_user_unless_it_is_forced(store: Store) -> None:

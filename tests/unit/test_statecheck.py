@@ -156,3 +156,67 @@ def test_a_damaged_loose_base_is_one_finding(store_path: Path, is_all: bool) -> 
     with Store.open(store_path) as store:
         report = store.check()
     assert [finding.where for finding in report.findings] == [f"log {position}"]
+
+
+IMPOSSIBLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "title": ("facts", {"set": {"title": 5}}),
+    "label": ("facts", {"set": {"label.x.y": True}}),
+    "status": ("facts", {"set": {"status": "open"}}),
+    "parent": ("facts", {"set": {"parent": 7}}),
+    "appended": ("facts", {"append": {"label.": "yes"}}),
+    "scope": ("usage", {"append": {"": {"scope": "week"}}}),
+    "count": ("usage", {"append": {"": {"scope": "turn", "input_tokens": -1}}}),
+    "record": ("usage", {"append": {"": 7}}),
+}
+
+
+@pytest.mark.parametrize("way", ["loose", "sealed", "purged", "overwritten"])
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_what_nobody_can_have_stated_is_a_finding(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, way: str
+) -> None:
+    """A store with facts of impossible shape, which a load took once, was told to be in order, and
+    ``facts`` and listings raised all the same.
+    """
+    monkeypatch.setattr("engine.loading.check_arriving", lambda *_: None)
+    kind, body = IMPOSSIBLE[what]
+    with Store.open(store_path, snapshot_frequency=2) as store:
+        call = store.session("s")
+        call.append({"n": 0}).result()
+        line = {"session": "s", "sequence": 1, "kind": kind, "body": body}
+        store.load([line])
+        if way != "loose":
+            call.append_many([{"n": 1}, {"n": 2}]).result()
+            store.flush()
+        if way == "overwritten":
+            call.set_title("right").result()
+            call.set_status("right").result()
+        if way == "purged":
+            call.purge(3).result()
+            store.flush()
+        found = store.check().findings
+    assert found and {finding.session for finding in found} == {"s"}
+    assert len(found) == 1
+
+
+def test_what_calls_state_is_no_finding(store: Store) -> None:
+    call = store.session("s", user_id="u", title="t", metadata={"a": 1})
+    call.append_many([{}, {}])
+    call.set_title(None)
+    call.set_status(None, detail={"x": [1]})
+    call.set_summary("s")
+    call.set_owner(user_id=None, account_id="a")
+    call.update_metadata({"k": None}, delete=["a"])
+    call.label("l").result()
+    call.label("l.m", on=0).result()
+    call.set_parent("p", 3)
+    call.relate("r")
+    call.alias("a").result()
+    call.hold("case").result()
+    call.record_usage(input_tokens=0, extra={"a": 1}, seconds=1, cost=0.5, currency="EUR").result()
+    for _ in range(2):
+        assert store.check().ok
+        store.flush()
+    call.purge(2).result()
+    call.clone("c")
+    assert store.check().ok

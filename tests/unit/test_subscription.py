@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Event, Store, Subscription, reading
-from eventlog.errors import CorruptionError, StoreClosedError, UsageError
+from eventlog.errors import CorruptionError, SessionGoneError, StoreClosedError, UsageError
 from tests.model.actors import Workers
 from tests.model.model import Append, New
 from tests.model.staging import HANG_S, halted, in_threads
@@ -543,3 +543,73 @@ def test_both_ways_of_iterating_may_take_turns(store: Store) -> None:
         return [*first, *list(subscription)]
 
     assert run(main()) == [4, 5]
+
+
+def branched(store: Store) -> Any:
+    """Branch 0 with 0 and 1, ``side`` forked from 0 with 2, and 3 on branch 0 again."""
+    call = store.session("s")
+    call.append_many([{"n": 0}, {"n": 1}]).result(HANG_S)
+    call.fork(0, name="side").result(HANG_S)
+    call.record_usage(input_tokens=1)
+    call.set_title("of the session")
+    call.update_state({"v": 1})
+    call.append({"n": 2})
+    call.append({"n": 3}, parent=1).result(HANG_S)
+    return call
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(("branch", "wanted"), [(0, [0, 1, 3]), (1, [2]), ("side", [2])])
+def test_one_branch_can_be_followed(
+    checked_store: Callable[..., Store], branch: int | str, wanted: list[int], sealed: bool
+) -> None:
+    store = checked_store(snapshot_frequency=1 if sealed else 25)
+    call = branched(store)
+    if sealed:
+        store.flush(HANG_S)
+    events = call.subscribe(after=-1, kinds=["message"], branch=branch)
+    follower = iter(events)
+    assert [next(follower).body["n"] for _ in wanted] == wanted
+    call.append({"n": "elsewhere"}, parent=call.path(1 if branch else "side").events[-1].sequence)
+    leaf = call.path("side" if branch else 1).events[-1].sequence
+    tip = call.branches()[0].leaf if not branch else leaf
+    call.append({"n": "here"}, parent=tip).result(HANG_S)
+    assert next(follower).body == {"n": "here"}
+    events.close()
+
+
+def test_what_stands_on_a_branch_and_what_does_not(store: Store) -> None:
+    call = branched(store)
+    with call.subscribe(after=-1, branch="side") as events:
+        kinds = [event.kind for event in islice(iter(events), 4)]
+    assert kinds == ["head_move", "branch_name", "usage", "message"]
+    with call.subscribe(after=-1, branch=0) as events:
+        assert [event.kind for event in islice(iter(events), 3)] == ["message"] * 3
+
+
+def test_a_name_leads_to_the_branch_that_it_leads_to_now(store: Store) -> None:
+    call = branched(store)
+    with call.subscribe(branch="side") as events:
+        call.name_branch("side", 1).result(HANG_S)
+        call.append({"n": 4}, parent=3 if call.event(3).kind == "message" else None)
+        leaf = call.branches()[1].leaf
+        call.append({"n": 5}, parent=leaf).result(HANG_S)
+        assert next(iter(events)).body == {"n": 5}
+
+
+@pytest.mark.parametrize("branch", [7, -1, True, "none", "", 1.0, [0]])
+def test_a_branch_that_there_is_not_is_refused(store: Store, branch: Any) -> None:
+    with pytest.raises(UsageError, match="branch"):
+        branched(store).subscribe(branch=branch)
+    if branch:
+        with pytest.raises(UsageError, match="branch"):
+            store.session("nobody").subscribe(branch=branch)
+
+
+def test_a_followed_branch_is_of_one_session(store: Store) -> None:
+    call = branched(store)
+    events = call.subscribe(after=-1, branch="side")
+    call.delete().result(HANG_S)
+    branched(store)
+    with pytest.raises(SessionGoneError):
+        next(iter(events))

@@ -361,6 +361,9 @@ def test_a_record_that_was_stored_and_is_none_is_damage_and_nothing_else(
             read()
     assert store.session("good").usage().totals.record_count == 1
     assert store.session("bad").state == {} and store.session("bad").history() == []
+    if record in NO_RECORDS:
+        assert [finding.session for finding in store.check().findings] == ["bad"]
+    store.session("bad").delete().result(HANG_S)
 
 
 @pytest.mark.parametrize("is_line", [False, True])

@@ -27,6 +27,12 @@ Check = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")]
 
 
+ErasedTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one."),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Declare the verbs."""
     app.command(cls=Verb, epilog=example("turnlog rebuild calls.turnlog"))(rebuild)
@@ -36,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
             "turnlog erase calls.turnlog call-42 --yes",
             "turnlog erase calls.turnlog call-42 --tenant acme --yes --json",
             "turnlog erase calls.turnlog --user u7 --yes",
+            "turnlog erase calls.turnlog --tenant acme --all --yes",
         ),
     )(erase)
     app.command(
@@ -45,6 +52,14 @@ def add_to(app: typer.Typer) -> None:
             'turnlog redact calls.turnlog call-42 7 7 --reason "case 2026-17" --yes --json',
         ),
     )(redact)
+    app.command(
+        cls=Verb,
+        epilog=example(
+            'turnlog hold calls.turnlog call-42 --reason "case 2026-17"',
+            "turnlog hold calls.turnlog call-42",
+            'turnlog hold calls.turnlog call-42 --release --reason "case 2026-17"',
+        ),
+    )(hold)
     app.command(
         cls=Verb,
         epilog=example(
@@ -109,22 +124,60 @@ def erase(
         str | None,
         typer.Option("--user", metavar="ID", help="Instead, all sessions and documents of a user."),
     ] = None,
-    tenant: TenantName = "",
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Instead, all of the tenant: of all users, and its documents."),
+    ] = False,
+    tenant: ErasedTenant = None,
     force: Annotated[bool, typer.Option("--force", help="Also what is held.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session, or all of a user, and overwrite what it held.
+    """Delete a session, or all of a user or tenant, and overwrite what it held.
 
-    A user's sessions are those that are the user's now, or were when they began. Their names are
-    free again. The data file may hold old pages of them until `turnlog vacuum`; backups are not
+    A user's sessions are those that are the user's now, or ever were. Their names are free again.
+    The data file may hold old pages of them until `turnlog vacuum`; backups are not
     touched.
     """
     from turnlog.verbs import erase_session
 
     leave(
         erase_session.run(
-            store, session, user=user, tenant=tenant, force=force, yes=yes, as_json=as_json
+            store,
+            session,
+            user=user,
+            everything=everything,
+            tenant=tenant,
+            force=force,
+            yes=yes,
+            as_json=as_json,
+        )
+    )
+
+
+def hold(
+    store: StorePath,
+    session: SessionName,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why; without it the holds are listed."),
+    ] = None,
+    release: Annotated[
+        bool,
+        typer.Option("--release", help="Take a hold back; without --reason the only one there is."),
+    ] = False,
+    tenant: TenantName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let no rule of retention remove a session, and no erasure of its user or tenant.
+
+    A session may have several holds, each with its reason, and is held until all are released.
+    """
+    from turnlog.verbs import hold_session
+
+    leave(
+        hold_session.run(
+            store, session, reason=reason, release=release, tenant=tenant, as_json=as_json
         )
     )
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from engine import RetentionDecision, RetentionPolicy, RetentionReport, Store, Tenant
+from engine import (
+    RetentionDecision,
+    RetentionExcess,
+    RetentionPolicy,
+    RetentionReport,
+    Store,
+    Tenant,
+)
 from engine.export import escape
 from eventlog.seams import CLOCK
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import known_tenant, open_to_read, told_of
 from turnlog.transcript import time_text
+
+_BOUNDS: Final = {
+    "hold": "it is held",
+    "open_call": "a call is open",
+    "tool_group": "a call has its result behind",
+    "compaction": "a compaction is in use",
+}
 
 
 def run(
@@ -52,6 +66,8 @@ def run(
     for each in report.held:
         holds = ", ".join(map(terminal.quote, each.holds))
         screen.line(_line(each, "held"), f"; {holds}")
+    for over in report.excess:
+        screen.line(_excess(over))
     for each in report.changed:
         screen.line(_line(each, "left, since it changed meanwhile"))
     screen.line(
@@ -87,6 +103,12 @@ def _line(each: RetentionDecision, what: str) -> str:
     return f"{terminal.quote(each.session)}{whose}: {what}, {part}, {rule}, active {active}"
 
 
+def _excess(each: RetentionExcess) -> str:
+    whose = f" of tenant {terminal.quote(each.tenant)}" if each.tenant else ""
+    why = ", ".join([_BOUNDS[reason] for reason in each.reasons])
+    return f"{terminal.quote(each.session)}{whose}: keeps {each.kept:,}, not {each.wanted:,}: {why}"
+
+
 def _told(report: RetentionReport) -> dict[str, Any]:
     return {
         "is_dry_run": report.is_dry_run,
@@ -96,6 +118,17 @@ def _told(report: RetentionReport) -> dict[str, Any]:
         "held": [_decision(each) for each in report.held],
         "skipped_held": report.skipped_held,
         "changed": [_decision(each) for each in report.changed],
+        "excess": [
+            {
+                "tenant": escape(each.tenant),
+                "session": escape(each.session),
+                "wanted": each.wanted,
+                "kept": each.kept,
+                "first": each.first,
+                "reasons": list(each.reasons),
+            }
+            for each in report.excess
+        ],
         "damaged": [
             {
                 "tenant": escape(each.tenant),

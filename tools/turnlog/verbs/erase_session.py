@@ -1,4 +1,4 @@
-"""``turnlog erase``: deletes a session, or all of a user, and overwrites what it held."""
+"""``turnlog erase``: deletes a session, or all of a user or tenant, and overwrites what it held."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ def run(
     name: str | None,
     *,
     user: str | None,
-    tenant: str,
+    everything: bool,
+    tenant: str | None,
     force: bool,
     yes: bool,
     as_json: bool,
 ) -> ExitCode:
-    """Erase a session, or all of a user; asks first."""
-    if (name is None) is (user is None):
-        raise UsageError("erase takes either SESSION or --user")
+    """Erase a session, or all of a user or tenant; asks first."""
+    if [name is not None, user is not None, everything].count(True) != 1:
+        raise UsageError("erase takes one of SESSION, --user and --all")
+    if everything and tenant is None:
+        raise UsageError(
+            "erase --all takes the tenant from --tenant",
+            hint="Name the tenant; the one without a name is --tenant ''.",
+        )
     screen = terminal.Screen()
-    if user is not None:
-        return _erase_user(path, user, screen, tenant, force=force, yes=yes, as_json=as_json)
+    tenant = tenant or ""
+    if user is not None or everything:
+        return _erase_all(path, user, screen, tenant, force=force, yes=yes, as_json=as_json)
     assert name is not None
     with told_of(path), Store.open(path, create=False) as store:
         session = store.tenant(tenant).session(name)
-        held = holds_of(session)
-        if held and not force:
+        held = () if force else holds_of(session)
+        if held:
             raise ConflictError(
                 f"session {terminal.quote(name)} is held: {terminal.quote(held[0])}",
                 current=held,
@@ -50,9 +57,9 @@ def run(
     return ExitCode.OK
 
 
-def _erase_user(
+def _erase_all(
     path: Path,
-    user: str,
+    user: str | None,
     screen: terminal.Screen,
     tenant: str,
     *,
@@ -60,14 +67,21 @@ def _erase_user(
     yes: bool,
     as_json: bool,
 ) -> ExitCode:
-    whose = f"user {terminal.quote(user)}"
+    """Erase what belongs to a user, or None: to the whole tenant."""
+    whose = f"tenant {terminal.quote(tenant)}" if tenant else "the tenant without a name"
+    if user is not None:
+        whose = f"user {terminal.quote(user)}"
     with told_of(path), Store.open(path, create=False) as store:
         world = known_tenant(store, tenant)
         terminal.confirm(f"Erase all sessions and documents of {whose} for good?", yes=yes)
-        receipts = world.erase_user(user, force=force)
+        if user is None:
+            receipts = store.erase_tenant(tenant, force=force)
+        else:
+            receipts = world.erase_user(user, force=force)
     if not receipts:
         raise SessionNotFoundError(
-            f"nothing of {whose}", hint="List sessions with `turnlog sessions STORE --user ID`."
+            f"nothing of {whose}",
+            hint="List sessions with `turnlog sessions STORE`, with --user ID or --tenant NAME.",
         )
     if as_json:
         for receipt in receipts:

@@ -21,6 +21,7 @@ from typing import Any
 from engine import Store
 from engine.contents import ContentNames
 from engine.export import encode_line, escape, escape_line, line_mapping
+from engine.forks import Forks
 from engine.hidden import any_session
 from engine.salvage import MARK_KIND
 from eventlog.errors import (
@@ -375,10 +376,14 @@ class _Batch:
         # What was purged, here or there, is not compared.
         count = max(session.first, info.first_sequence) - session.first
         names = ContentNames.of_store(self._store())
+        forks = Forks(self._store()._log)
         events = stored.events(session.first + count) if count < len(session.lines) else ()
         for event, line in zip(events, session.lines[count:], strict=False):
             theirs = escape_line(line)
-            ours = line_mapping(event, blobs=names.of(event))
+            branch = forks.branch_of(event)
+            ours = line_mapping(event, blobs=names.of(event), branch=branch)
+            if "branch" not in theirs:
+                ours.pop("branch", None)
             if session.first or info.first_sequence:  # an opening may stand beside any first event
                 for each in (ours, theirs):
                     each.pop("opening", None)
