@@ -33,6 +33,7 @@ class RebuildReport:
 
 def rebuild(log: Log, progress: OnProgress | None) -> RebuildReport:
     """Run the tasks in the order in which one needs the other."""
+    log.environment.refuse_forked()
     require_removal(log, "be rebuilt")
     cache, gathered = log.cache, log.views.gathered
     pause = partial(log.writer.pause, FINE_SLICE_US)

@@ -306,10 +306,14 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
             self._log.close(TIMEOUT_MAX if wait_s is None else wait_s)
         finally:
             self._forget()
-            with self._executor_lock:
-                self._executor_ended = True
-                if self._executor is not None:
-                    self._executor.shutdown(wait=False)
+            if not self._log.environment.is_forked:
+                self._end_pool()
+
+    def _end_pool(self) -> None:
+        with self._executor_lock:
+            self._executor_ended = True
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -557,6 +561,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
     def _pool(self) -> Executor:
         if self._closed:
             raise StoreClosedError("the store is closed")
+        self._log.environment.refuse_forked()  # the pool's threads stayed in the parent
         with self._executor_lock:
             return self._started()
 
