@@ -444,9 +444,9 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         it was when this is called again.
 
         Args:
-            progress: Called after each step with a table's name, the sessions that are through
-                for it, and how many there are; mostly on the writer's thread, so keep it short.
-                What it raises stops the rebuild and is raised here.
+            progress: Called on this thread after each step, with a table's name, the sessions that
+                are through for it, and how many there are. Nothing is held meanwhile: it may
+                append and wait. What it raises stops the rebuild and is raised here.
 
         Raises:
             FormatVersionError: The store has format version 1.
@@ -456,7 +456,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         return telling(progress, lambda tell: rebuild(self._log, tell))
 
     async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
-        """``rebuild`` on the store's pool; ``progress`` is called on threads of the store."""
+        """``rebuild`` on the store's pool; ``progress`` is called there."""
         return await self._on_pool(self.rebuild, progress)
 
     async def check_async(self) -> CheckReport:
