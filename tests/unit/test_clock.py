@@ -130,9 +130,7 @@ def test_retention_by_age_follows_the_order_of_activity(
 
 
 @pytest.mark.parametrize("name", JUMPS)
-def test_a_content_is_never_lost_to_a_jump(
-    checked_store: Open, clock: Hands, name: str
-) -> None:
+def test_a_content_is_never_lost_to_a_jump(checked_store: Open, clock: Hands, name: str) -> None:
     """A content that waits to be named stays for an hour of the clock that stamped it: a clock that
     was behind and is set right takes nothing that was put a moment ago."""
     store = checked_store()
