@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
@@ -413,6 +414,7 @@ class Catalog:
         """
         if wanted == _ALL:
             return self._newest(log, tenant, before, count)
+        log.environment.refuse_forked()
         with self._lock:
             if tenant not in self._too_many:
                 infos = self._from_memory(log, tenant, wanted, before, count)
@@ -504,7 +506,16 @@ class Catalog:
 
 _ALL: Final = Filter()
 _catalogs: Final[WeakKeyDictionary[Log, Catalog]] = WeakKeyDictionary()
-_catalogs_lock: Final = threading.Lock()
+_catalogs_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """In a child: whoever held the lock stayed in the parent."""
+    global _catalogs_lock
+    _catalogs_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def catalog_of(log: Log) -> Catalog:

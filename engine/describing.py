@@ -230,7 +230,7 @@ class Describing(Branching):
 
         Raises:
             ConflictError: It leads to another session. The ack raises ``AppendConflictError`` when
-                another session took it meanwhile.
+                it was taken meanwhile, also for this session by another call; then ask again.
             FormatVersionError: The store has format version 1.
         """
         self._store._require_version(2, "aliases")

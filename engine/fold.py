@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right, insort
 from collections import OrderedDict
@@ -347,7 +348,16 @@ class FoldCache:
 
 
 _caches: Final[WeakKeyDictionary[Log, FoldCache]] = WeakKeyDictionary()
-_caches_lock: Final = threading.Lock()
+_caches_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """In a child: whoever held the lock stayed in the parent."""
+    global _caches_lock
+    _caches_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def folds_of(log: Log) -> FoldCache:

@@ -460,6 +460,7 @@ class Projection:
                 await self._store._on_pool(self._give_up)
 
     def _begin_work(self) -> None:
+        self._store._log.environment.refuse_forked()
         if not self._working.acquire(blocking=False):
             raise UsageError(
                 f"projection {self.name!r} is at work already",

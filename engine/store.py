@@ -308,10 +308,14 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
             self._log.close(TIMEOUT_MAX if wait_s is None else wait_s)
         finally:
             self._forget()
-            with self._executor_lock:
-                self._executor_ended = True
-                if self._executor is not None:
-                    self._executor.shutdown(wait=False)
+            if not self._log.environment.is_forked:
+                self._end_pool()
+
+    def _end_pool(self) -> None:
+        with self._executor_lock:
+            self._executor_ended = True
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -442,9 +446,9 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         it was when this is called again.
 
         Args:
-            progress: Called after each step with a table's name, the sessions that are through
-                for it, and how many there are; mostly on the writer's thread, so keep it short.
-                What it raises stops the rebuild and is raised here.
+            progress: Called on this thread after each step, with a table's name, the sessions that
+                are through for it, and how many there are. Nothing is held meanwhile: it may
+                append and wait. What it raises stops the rebuild and is raised here.
 
         Raises:
             FormatVersionError: The store has format version 1.
@@ -454,7 +458,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         return telling(progress, lambda tell: rebuild(self._log, tell))
 
     async def rebuild_async(self, progress: OnProgress | None = None) -> RebuildReport:
-        """``rebuild`` on the store's pool; ``progress`` is called on threads of the store."""
+        """``rebuild`` on the store's pool; ``progress`` is called there."""
         return await self._on_pool(self.rebuild, progress)
 
     async def check_async(self) -> CheckReport:
@@ -562,6 +566,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
     def _pool(self) -> Executor:
         if self._closed:
             raise StoreClosedError("the store is closed")
+        self._log.environment.refuse_forked()  # the pool's threads stayed in the parent
         with self._executor_lock:
             return self._started()
 

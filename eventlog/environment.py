@@ -640,6 +640,14 @@ class Environment:
         """True in a child that inherited this from its parent by a fork."""
         return self._gate.state is FORKED
 
+    def refuse_forked(self) -> None:
+        """Raise in a child that inherited this; to be asked before a lock that a thread may hold.
+
+        Raises:
+            ForkedStoreError: In such a child.
+        """
+        self._gate.refuse_forked()
+
     @property
     def data_file(self) -> raw.DataFile:
         """The data file as it was opened, for reads of its own; as long as the store is open."""

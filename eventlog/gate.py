@@ -67,8 +67,7 @@ class Gate:
 
     def refuse_unusable(self) -> None:
         """Raise when nothing can be read or written; a pause is no reason."""
-        if self.state is FORKED or self.is_elsewhere:
-            raise ForkedStoreError("this store was opened before a fork, in the parent process")
+        self.refuse_forked()
         if self.state is CLOSED:
             raise StoreClosedError("the store is closed")
         if self.state is BROKEN:
@@ -76,6 +75,11 @@ class Gate:
                 f"{self._path} could not be opened again after a failed commit",
                 hint="Close the store, see why, and open it again.",
             )
+
+    def refuse_forked(self) -> None:
+        """Raise in a child that inherited this by a fork; takes no lock."""
+        if self.state is FORKED or self.is_elsewhere:
+            raise ForkedStoreError("this store was opened before a fork, in the parent process")
 
     @property
     def is_elsewhere(self) -> bool:

@@ -131,8 +131,7 @@ def _after_fork() -> None:
     global _registry_lock
     _registry_lock = threading.RLock()
     for log in _open_logs.values():
-        log.index.lock = threading.RLock()
-        log.writer.forked()
+        log.forked()
 
 
 def _at_exit() -> None:
@@ -201,6 +200,13 @@ class Log:
         self._refusal_listeners: list[RefusalListener] = []
         self._closed = False
         self._gone = threading.Event()
+
+    def forked(self) -> None:
+        """In a child: refuse everything, and wait for no lock that a thread of the parent holds."""
+        self.index.lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._futures = []  # of event loops that stayed in the parent
+        self.writer.forked()
 
     def _train(self, tenant_number: int, before: int) -> bool:
         return self.trainer.start(tenant_number, before)

@@ -40,7 +40,7 @@ def filled(store: Store) -> Store:
 
 @every_error
 def test_a_rebuild_raises_what_its_callback_raised(store: Store, error: BaseException) -> None:
-    """The callback runs on the writer's thread, and what it raised was taken for a failed batch.
+    """The callback ran on the writer's thread, and what it raised was taken for a failed batch.
     The caller got StoreUnavailableError and was told to report it.
     """
     filled(store)
