@@ -24,7 +24,8 @@ from typing import Any
 
 from engine import Ack, Event, Session, SessionInfo, Store, Tenant
 from eventlog.errors import TurnlogError
-from tests.model.model import (
+from tests.model.answers import Exact, Placed, Refused, exact
+from tests.model.operations import (
     Append,
     At,
     Batch,
@@ -34,7 +35,6 @@ from tests.model.model import (
     Delete,
     Events,
     Everything,
-    Exact,
     Follow,
     Fork,
     History,
@@ -43,19 +43,14 @@ from tests.model.model import (
     New,
     OneEvent,
     Op,
-    Placed,
     Queued,
     Read,
-    Refused,
     RollUp,
     Sessions,
     State,
     Update,
-    exact,
 )
-from tests.model.model import (
-    Path as PathOp,
-)
+from tests.model.operations import Path as PathOp
 from tests.model.staging import HANG_S, REPOSITORY
 
 # What an operation looks like

@@ -9,7 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.model.model import (
+from tests.model.lines import line_of
+from tests.model.model import ModelStore
+from tests.model.operations import (
     Append,
     Batch,
     Branches,
@@ -22,7 +24,6 @@ from tests.model.model import (
     History,
     Info,
     Load,
-    ModelStore,
     New,
     OneEvent,
     Op,
@@ -33,9 +34,8 @@ from tests.model.model import (
     Share,
     State,
     Update,
-    line_of,
 )
-from tests.model.model import Path as PathOp
+from tests.model.operations import Path as PathOp
 
 TENANTS = ("", "a", "a:")
 

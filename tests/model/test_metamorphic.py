@@ -14,7 +14,8 @@ import pytest
 from engine import Store
 from eventlog.errors import TurnlogError
 from tests.model.actors import Worker, Workers, perform
-from tests.model.model import Append, Everything, ModelStore, New, Op
+from tests.model.model import ModelStore
+from tests.model.operations import Append, Everything, New, Op
 from tests.model.programs import program
 from tests.model.staging import HANG_S
 

@@ -30,7 +30,10 @@ from hypothesis.stateful import (
 
 from engine import Store
 from tests.model.actors import Worker, Workers, event_facts, perform
-from tests.model.model import (
+from tests.model.answers import Exact, Refused, exact
+from tests.model.lines import line_of
+from tests.model.model import ModelStore
+from tests.model.operations import (
     Append,
     At,
     Batch,
@@ -40,31 +43,23 @@ from tests.model.model import (
     Delete,
     Events,
     Everything,
-    Exact,
     Follow,
     Fork,
     History,
     Info,
     Load,
-    ModelSession,
-    ModelStore,
     New,
     OneEvent,
     Op,
     Queued,
     Read,
-    Refused,
     RollUp,
     Sessions,
     Share,
     State,
     Update,
-    exact,
-    line_of,
 )
-from tests.model.model import (
-    Path as PathOp,
-)
+from tests.model.operations import Path as PathOp
 from tests.model.programs import (
     IDS,
     KEYS,
@@ -80,6 +75,7 @@ from tests.model.programs import (
     values,
     variable_names,
 )
+from tests.model.sessions import ModelSession
 from tests.model.staging import in_threads
 
 STEPS = 5_000  # of a run, unless --model-steps says otherwise

@@ -1,0 +1,242 @@
+"""One session in the model: its events, the tree that they make, and what views show of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.answers import Exact, Placed, exact
+from tests.model.operations import New, Opening
+
+CONTROLS = ("open", "variables", "roll_up", "tombstone", "head_move", "branch_name", "metric")
+
+
+@dataclass(slots=True)
+class Kept:
+    """One event in the model."""
+
+    session: ModelSession
+    sequence: int
+    position: int
+    parent: int | None
+    new: New
+    opening: dict[str, Any] | None = None
+    rolls_up: bool = False
+    is_void: bool = False
+    branch: int = 0
+    opens: bool = False
+    _facts: Exact = None
+
+    @property
+    def event_id(self) -> str:
+        """The caller's id or the store's."""
+        return self.new.id or f"{self.session.number:x}.{self.sequence:010d}"
+
+    @property
+    def told_parent(self) -> int | None:
+        """The parent in its line: -1 for a root that is not the first of its session."""
+        if self.parent is None and (self.new.kind == "head_move" or self.opens):
+            return -1
+        return self.parent
+
+    def facts(self) -> Exact:
+        """All of it, comparable with ``actors.event_facts``."""
+        if self._facts is not None:
+            return self._facts
+        new = self.new
+        role = new.body.get("role") if type(new.body) is dict else None
+        self._facts = (
+            self.session.tenant,
+            self.session.name,
+            self.session.number,
+            self.sequence,
+            self.position,
+            self.parent,
+            self.branch,
+            new.kind,
+            role if type(role) is str else None,
+            exact(new.body),
+            exact(new.metadata),
+            new.id,
+            self.event_id,
+            new.time_us,
+            new.tokens or 0,
+            new.run_id,
+            new.turn_id,
+            new.speech_id,
+            new.request_id,
+            exact(self.opening),
+        )
+        return self._facts
+
+
+@dataclass(slots=True)
+class ModelSession:
+    """One session in the model."""
+
+    tenant: str
+    name: str
+    number: int
+    opening: Opening
+    events: list[Kept] = field(default_factory=list)
+    keys: dict[str, tuple[Exact, Placed]] = field(default_factory=dict)
+
+    made: int = 1  # branch numbers
+    on: int = 0  # the head's branch
+    head: int = -1  # sequence of the event that the next one follows, -1 for none
+    tips: dict[int, int] = field(default_factory=dict)
+    opened: dict[int, int] = field(default_factory=dict)  # by branch, what it follows
+    names: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def has_branched(self) -> bool:
+        """Whether it is not linear any more."""
+        return self.made > 1 or any(kept.new.kind == "head_move" for kept in self.events)
+
+    def can_follow(self, parent: int) -> bool:
+        """Whether an event may follow another one, -1 for none."""
+        if parent == -1:
+            return True
+        return parent < len(self.events) and self.events[parent].new.kind not in CONTROLS
+
+    def branch_of(self, sequence: int) -> int:
+        """The branch of an event, -1 for none."""
+        return self.events[sequence].branch if sequence >= 0 else 0
+
+    def link(self, sequence: int, kind: str, parent: int | None, forks: bool) -> tuple[int, int]:
+        """Parent and branch of the next event; -1 for no parent."""
+        if kind == "head_move":
+            assert parent is not None
+            self.on, self.head = self.branch_of(parent), parent
+            if forks:
+                self.on = self._open(parent)
+                self.tips[self.on] = parent
+            return parent, self.on
+        if kind in CONTROLS:
+            return -1, self.on if kind in ("roll_up", "branch_name") else 0
+        target = self.head if parent is None else parent
+        branch = self.on if target == self.head else self.branch_of(target)
+        if self.tips.get(branch, -1) != target:
+            branch = self._open(target)
+        self.tips[branch] = self.head = sequence
+        self.on = branch
+        return target, branch
+
+    def _open(self, parent: int) -> int:
+        self.made += 1
+        self.opened[self.made - 1] = parent
+        return self.made - 1
+
+    def head_at(self, sequence: int) -> int:
+        """The head after an event."""
+        for kept in reversed(self.events[: sequence + 1]):
+            if kept.new.kind == "head_move":
+                return -1 if kept.parent is None else kept.parent
+            if kept.new.kind not in CONTROLS:
+                return kept.sequence
+        return -1
+
+    def path(self, leaf: int) -> list[int]:
+        """Sequences from a root to an event."""
+        found: list[int] = []
+        while leaf >= 0:
+            found.append(leaf)
+            parent = self.events[leaf].parent
+            leaf = -1 if parent is None else parent
+        return found[::-1]
+
+    def branches(self) -> list[tuple[Any, ...]]:
+        """Comparable with what ``actors`` tells of branches."""
+        newest: dict[int, int] = {}
+        for kept in self.events:
+            if kept.new.kind not in CONTROLS:
+                newest[kept.branch] = kept.sequence
+        found = []
+        for number in sorted({*newest, *self.opened}):
+            parent = self.opened.get(number, -1)
+            names = {name for name, branch in self.names.items() if branch == number}
+            found.append(
+                (
+                    number,
+                    names,
+                    None if parent < 0 else parent,
+                    None if parent < 0 else self.branch_of(parent),
+                    newest.get(number),
+                    number == self.on,
+                )
+            )
+        return found
+
+    def messages(self) -> list[Kept]:
+        """Events of kind message."""
+        return [kept for kept in self.events if kept.new.kind == "message"]
+
+    def view(self, sequence: int, max_messages: int | None) -> tuple[list[Kept], int]:
+        """The messages shown after an event, and how many came since the last roll-up."""
+        events = self.events[: sequence + 1]
+        loose = 0
+        for kept in events:
+            loose = 0 if kept.rolls_up else loose + (kept.new.kind == "message")
+        head = self.head_at(sequence)
+        on = self.path(head)
+        placed = set(on)
+        branches = {self.branch_of(each): each for each in on}  # the last event of each on the path
+        follower = next(
+            (
+                kept.sequence
+                for kept in events[head + 1 :]
+                if kept.new.kind == "head_move" or kept.new.kind not in CONTROLS
+            ),
+            sequence + 1,
+        )
+        firsts = self._firsts(on)
+        shown: list[Kept] = []
+        for kept in events[:follower]:
+            kind = kept.new.kind
+            is_on = kept.sequence in placed
+            if kind == "message" and is_on:
+                shown.append(kept)
+            if kind in ("roll_up", "variables") and kept.rolls_up and kept.branch in branches:
+                last = branches[kept.branch]
+                is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
+            if kept.rolls_up and is_on and max_messages is not None:
+                del shown[:-max_messages]
+        return shown, loose
+
+    def _firsts(self, on: list[int]) -> dict[int, int]:
+        """By branch of a path, the event that the path's part of it follows."""
+        found: dict[int, int] = {}
+        before = -1
+        for each in on:
+            found.setdefault(self.branch_of(each), before)
+            before = each
+        return found
+
+    def variables(self, sequence: int) -> dict[str, tuple[Any, int]]:
+        """Value and sequence of each variable after an event."""
+        found: dict[str, tuple[Any, int]] = {}
+        for kept in self.events[: sequence + 1]:
+            if kept.new.kind == "variables":
+                for key, value in kept.new.body.get("set", {}).items():
+                    found[key] = (value, kept.sequence)
+                for key in kept.new.body.get("delete", []):
+                    found.pop(key, None)
+        return dict(sorted(found.items()))
+
+    def info(self) -> Exact:
+        """Comparable with ``actors.info_facts``."""
+        opening = self.opening.facts()
+        head = self.head
+        return (
+            self.tenant,
+            self.name,
+            self.number,
+            opening.get("user_id"),
+            opening.get("title"),
+            exact(opening.get("metadata")),
+            len(self.events),
+            len(self.messages()),
+            None if head < 0 else head,
+            len(self.events) - 1,
+            self.events[-1].position,
+        )
