@@ -27,6 +27,25 @@ class Refused:
     error: str
 
 
+def told_body(kind: str, body: Any) -> Any:
+    """A body as it can be compared: without processes and times, and what may come in any order.
+
+    What a purge leaves is told by what can be asked afterwards, not by the event.
+    """
+    if kind == "base":
+        return None
+    if kind == "documents" and "delete" in body:
+        return {**body, "delete": sorted(body["delete"])}
+    if kind in ("runs", "tool_calls") and "set" in body:
+        return {**body, "set": {key: _without_times(each) for key, each in body["set"].items()}}
+    return body
+
+
+def _without_times(value: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: each for key, each in value.items() if key not in ("started_us", "opened_us")}
+    return {**kept, "owner": True} if "owner" in kept else kept
+
+
 def exact(value: Any) -> Exact:
     """A value that is equal for two values only if they agree in types, bits and key order.
 

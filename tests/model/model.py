@@ -9,41 +9,34 @@ events were sealed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.model.answers import Exact, Placed, Refused, content, exact
 from tests.model.lines import line_of, unescape
 from tests.model.operations import (
     Append,
-    At,
     Batch,
-    Branches,
     Checkout,
     Create,
     Delete,
-    Events,
     Everything,
-    Follow,
     Fork,
-    History,
-    Info,
     Load,
     New,
-    OneEvent,
+    Noun,
     Op,
     Opening,
-    Path,
+    Purge,
     Queued,
-    Read,
     RollUp,
-    Sessions,
-    State,
     Update,
 )
+from tests.model.reading import Reading
 from tests.model.sessions import Kept, ModelSession
 
 
-class ModelStore:
+class ModelStore(Reading):
     """A whole store.
 
     Args:
@@ -60,11 +53,11 @@ class ModelStore:
         self.ids: dict[tuple[str, str], Kept] = {}
         self.tenants: list[str] = []
         self._sessions_made = 0
-
-    @property
-    def last_position(self) -> int:
-        """Position of the newest event."""
-        return len(self.log)
+        self.actor = ""  # the process that asks
+        self.gone: set[str] = set()  # those that ended
+        self.times: dict[int, int] = {}  # recorded times by position, as far as the store told
+        self.hidden: dict[int, ModelSession] = {}  # sessions of the store's own, by number
+        self._foretold: dict[int, ModelSession] = {}  # their next events, by position
 
     def answer(self, op: Op) -> Any:
         """Do an operation; what a store must give for it."""
@@ -85,6 +78,10 @@ class ModelStore:
                 return self.roll_up(op)
             case Delete():
                 return self.delete(op)
+            case Purge():
+                return self.purge(op)
+            case Noun():
+                return op.expect(self)
             case Checkout():
                 return self.move(op, -1 if op.leaf is None else op.leaf)
             case Fork():
@@ -121,8 +118,11 @@ class ModelStore:
         repeated = self._repeated(op.tenant, session, op.events, op.parent)
         if repeated is not None:
             return repeated
-        if op.parent not in (None, -1) and (session is None or not session.can_follow(op.parent)):
-            return Refused("AppendConflictError")
+        if op.parent not in (None, -1):
+            refused = Refused("AppendConflictError")
+            refused = refused if session is None else session.refusal(op.parent)
+            if refused is not None:
+                return refused
         session = self._open(op.tenant, op.session, op.opening)
         kept = [
             self._keep(session, new, None if number else op.parent)
@@ -172,8 +172,11 @@ class ModelStore:
     ) -> Placed | Refused:
         """See ``Checkout`` and ``Fork``."""
         session = self.sessions.get((op.tenant, op.session))
-        if leaf != -1 and (session is None or not session.can_follow(leaf)):
+        if leaf != -1 and session is None:
             return Refused("AppendConflictError")
+        refused = None if session is None else session.refusal(leaf)
+        if refused is not None:
+            return refused
         session = self._open(op.tenant, op.session, Opening())
         body = {"fork": True} if forks else None
         kept = [self._keep(session, New(body, kind="head_move"), leaf, forks)]
@@ -243,17 +246,70 @@ class ModelStore:
                 self._end(session, forced=kept.new.kind == "roll_up")
         return loaded, skipped
 
-    def update(self, op: Update) -> Placed:
+    def update(self, op: Update) -> Placed | Refused:
         """See ``Update``."""
         body: dict[str, Any] = {}
         if op.changes:
             body["set"] = op.changes
         if op.delete:
             body["delete"] = list(op.delete)
+        return self.change(
+            (op.tenant, op.session),
+            "variables",
+            body,
+            key=op.key,
+            expected=dict(op.expected),
+            expected_head=op.expected_head,
+        )
+
+    def change(
+        self,
+        name: tuple[str, str],
+        kind: str,
+        body: dict[str, Any],
+        *,
+        parent: int | None = None,
+        blobs: tuple[bytes, ...] = (),
+        expected: dict[str, int] | None = None,
+        expected_head: int | None = None,
+        key: str | None = None,
+        opening: Opening = Opening(),  # noqa: B008  it never changes
+    ) -> Placed | Refused:
+        """An event that changes a space, under the conditions of ``update_state``."""
+        session = self.sessions.get(name)
+        digest = (parent, kind, content(body), blobs)
+        if key is not None and session is not None and key in session.keys:
+            known, placed = session.keys[key]
+            if known != digest:
+                return Refused("IdempotencyConflictError")
+            return replace(placed, already=True)
+        there = {} if session is None else session.space(kind)
+        versions = {each: there[each][1] if each in there else -1 for each in expected or {}}
+        head = -1 if session is None else session.head
+        if versions != (expected or {}) or expected_head not in (None, head):
+            return Refused("AppendConflictError")
         if not body:
             return Placed(-1, -1, 0, "")
-        session = self._open(op.tenant, op.session, Opening())
-        kept = self._keep(session, New(body, kind="variables"))
+        if parent is not None:
+            refused = Refused("AppendConflictError")
+            refused = refused if session is None else session.refusal(parent)
+            if refused is not None:
+                return refused
+        session = self.open(name, opening)
+        placed = self.place(session, New(body, kind=kind, blobs=blobs), parent)
+        if key is not None:
+            session.keys[key] = (digest, placed)
+        return placed
+
+    def open(self, name: tuple[str, str], opening: Opening = Opening()) -> ModelSession:  # noqa: B008
+        """A session, made where there is none."""
+        return self._open(*name, opening)
+
+    def place(
+        self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
+    ) -> Placed:
+        """An append of one event that nothing refuses."""
+        kept = self._keep(session, new, parent, forks)
         self._end(session)
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
 
@@ -268,15 +324,63 @@ class ModelStore:
 
     def delete(self, op: Delete) -> Placed | Refused:
         """See ``Delete``: name, ids and keys are free, and the session's events void."""
-        session = self.sessions.pop((op.tenant, op.session), None)
+        session = self.sessions.get((op.tenant, op.session))
         if session is None:
             return Refused("SessionNotFoundError")
+        return self.remove(session)
+
+    def remove(self, session: ModelSession) -> Placed:
+        """A session is gone but for its tombstone."""
+        self.sessions.pop((session.tenant, session.name), None)
         kept = self._keep(session, New(None, kind="tombstone"))
         for each in session.events[:-1]:
             each.is_void = True
         self.ids = {name: each for name, each in self.ids.items() if each.session is not session}
         session.tenant = session.name = ""
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
+
+    def purge(self, op: Purge) -> Placed | Refused:
+        """See ``Purge``: ids are free, and all that the events added up to stays."""
+        session = self.sessions.get((op.tenant, op.session))
+        if session is None:
+            return Refused("SessionNotFoundError")
+        if op.first > len(session.events):
+            return Refused("UsageError")
+        if op.first <= session.first:
+            return Refused("TrimmedError")
+        for each in session.events[: op.first]:
+            each.is_void = True
+        session.first = op.first
+        self.ids = {
+            name: each
+            for name, each in self.ids.items()
+            if each.session is not session or each.sequence >= op.first
+        }
+        return self.place(session, New(None, kind="base"))
+
+    # What the store writes for itself
+
+    def foretell(self, written: list[tuple[int, int, str]]) -> None:
+        """Take in position, session number and tenant of events that the store wrote for itself."""
+        for position, number, tenant in written:
+            if number not in self.hidden:
+                self.hidden[number] = ModelSession(tenant, "", number, Opening())
+                if tenant not in self.tenants:
+                    self.tenants.append(tenant)
+            self._foretold[position] = self.hidden[number]
+
+    def settle(self) -> None:
+        """All that was foretold is in."""
+        self._pass_hidden()
+        assert not self._foretold, f"positions that no operation explains: {self._foretold}"
+
+    def _pass_hidden(self) -> None:
+        while (session := self._foretold.pop(self.last_position + 1, None)) is not None:
+            new = New(None, kind="facts")
+            kept = Kept(session, len(session.events), self.last_position + 1, None, new)
+            kept.is_void = True
+            session.events.append(kept)
+            self.log.append(kept)
 
     def _end(self, session: ModelSession, *, forced: bool = False) -> None:
         """An append is whole."""
@@ -290,6 +394,8 @@ class ModelStore:
             if tenant not in self.tenants:
                 self.tenants.append(tenant)
             self._sessions_made += 1
+            while self._sessions_made in self.hidden:
+                self._sessions_made += 1
             session = ModelSession(tenant, name, self._sessions_made, opening)
             self.sessions[(tenant, name)] = session
         return session
@@ -297,6 +403,7 @@ class ModelStore:
     def _keep(
         self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
     ) -> Kept:
+        self._pass_hidden()
         sequence = len(session.events)
         made = session.made
         follows, branch = session.link(sequence, new.kind, parent, forks)
@@ -318,117 +425,6 @@ class ModelStore:
             self.ids[(session.tenant, new.id)] = kept
         return kept
 
-    # Reading
-
-    def look(self, op: Op) -> Any:
-        """Answer a read."""
-        match op:
-            case Read():
-                found = self._scoped(op.tenant, op.after)
-                return [kept.facts() for kept in found[: op.limit]]
-            case Follow(session=None):
-                return [kept.facts() for kept in self._scoped(op.tenant, op.after)[: op.count]]
-            case Sessions():
-                found_sessions = sorted(
-                    [
-                        each
-                        for each in self.sessions.values()
-                        if each.tenant == op.tenant and op.user_id in (None, each.opening.user_id)
-                    ],
-                    key=lambda each: -each.events[-1].position,
-                )
-                return [each.info() for each in found_sessions]
-        assert isinstance(op, (History, Events, OneEvent, Info, Follow, State, At, Branches, Path))
-        session = self.sessions.get((op.tenant, op.session or ""))
-        events = [] if session is None else session.events
-        match op:
-            case History():
-                messages = []
-                if session is not None:
-                    messages, _ = session.view(len(events) - 1, self.max_messages)
-                if op.limit is not None:
-                    messages = messages[max(0, len(messages) - op.limit) :]
-                return [exact(kept.new.body) for kept in messages]
-            case Events():
-                stop = len(events) if op.last is None else op.last + 1
-                return [
-                    kept.facts()
-                    for kept in events[op.first : stop]
-                    if op.kinds is None or kept.new.kind in op.kinds
-                ]
-            case State():
-                found_variables = {} if session is None else session.variables(len(events) - 1)
-                return [
-                    (key, exact(value), sequence)
-                    for key, (value, sequence) in found_variables.items()
-                ]
-            case At():
-                return self._at(session, op.sequence)
-            case Branches():
-                return [] if session is None else session.branches()
-            case Path():
-                if op.leaf is None:
-                    return [] if session is None else session.path(session.head)
-                if session is None:
-                    return []
-                if not session.can_follow(op.leaf):
-                    return Refused("UsageError")
-                return session.path(op.leaf)
-            case OneEvent():
-                if session is None:
-                    return Refused("SessionNotFoundError")
-                if op.sequence >= len(events):
-                    return Refused("UsageError")
-                return events[op.sequence].facts()
-            case Info():
-                if session is None:
-                    return None, False, None
-                info = session.info()
-                return info, True, None if session.head < 0 else session.head
-            case Follow():
-                return [kept.facts() for kept in events[op.after + 1 :][: op.count]]
-
-    def _at(self, session: ModelSession | None, sequence: int | None) -> Any:
-        if session is None:
-            return Refused("SessionNotFoundError")
-        if sequence is None:
-            sequence = len(session.events) - 1
-        if sequence >= len(session.events):
-            return Refused("UsageError")
-        shown, loose = session.view(sequence, self.max_messages)
-        head = session.head_at(sequence)
-        return (
-            exact({key: value for key, (value, _) in session.variables(sequence).items()}),
-            [exact(kept.new.body) for kept in shown],
-            sum([kept.new.kind == "message" for kept in session.events[: sequence + 1]]),
-            None if head < 0 else head,
-            loose,
-        )
-
-    def _scoped(self, tenant: str, after: int) -> list[Kept]:
-        return [
-            kept
-            for kept in self.log[after:]
-            if not kept.is_void and tenant in ("", kept.session.tenant)
-        ]
-
-    def everything(self) -> dict[str, Any]:
-        """Comparable with ``actors.everything``."""
-        names = sorted(self.sessions)
-        return {
-            "last_position": self.last_position,
-            "tenants": list(self.tenants),
-            "read": self.look(Read("")),
-            "events": {name: self.look(Events(*name)) for name in names},
-            "history": {name: self.look(History(*name)) for name in names},
-            "state": {name: self.look(State(*name)) for name in names},
-            "last": {name: self.look(History(*name, limit=3)) for name in names},
-            "info": {name: self.look(Info(*name)) for name in names},
-            "branches": {name: self.look(Branches(*name)) for name in names},
-            "sessions": {tenant: self.look(Sessions(tenant)) for tenant in self.tenants},
-            "findings": [],
-        }
-
     # Lines, and what happened beside the model
 
     def lines(self, tenant: str, name: str) -> list[dict[str, Any]]:
@@ -436,6 +432,7 @@ class ModelStore:
         return [
             line_of(kept.new, name, kept.sequence, kept.told_parent, kept.opening)
             for kept in self.sessions[(tenant, name)].events
+            if not kept.is_void
         ]
 
     def learn(self, tenant: str, session: str, new: New) -> None:

@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from engine import Store
+    from tests.model.model import ModelStore
+
+
+class Noun:
+    """An operation of a module of its own, which says what a model answers and asks a store."""
+
+    __slots__ = ()
+
+    writes_hidden: ClassVar[bool] = False
+    """Whether the store writes events of sessions of its own with it, so that it is asked first."""
+
+    def expect(self, model: ModelStore) -> Any:
+        """Do it to a model; what a store must give."""
+        raise AssertionError(f"{type(self).__name__} has no model")
+
+    def perform(self, store: Store) -> Any:
+        """Do it to a store, through its public calls; plain data."""
+        raise AssertionError(f"{type(self).__name__} asks no store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +41,7 @@ class New:
     turn_id: str | None = None
     speech_id: str | None = None
     request_id: str | None = None
+    blobs: tuple[bytes, ...] = ()  # their contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +51,13 @@ class Opening:
     user_id: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    account_id: str | None = None
+    agent_id: str | None = None
+    workspace: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Those that were given."""
-        named = (("user_id", self.user_id), ("title", self.title), ("metadata", self.metadata))
+        named = [(name, getattr(self, name)) for name in Opening.__slots__]
         return {name: value for name, value in named if value is not None}
 
 
@@ -94,12 +119,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``update_state``."""
+    """``update_state``; expected are versions by key, -1 for none."""
 
     tenant: str
     session: str
     changes: dict[str, Any]
     delete: tuple[str, ...] = ()
+    expected: tuple[tuple[str, int], ...] = ()
+    expected_head: int | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +145,15 @@ class Delete:
     tenant: str
     session: str
     is_erased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """``purge``."""
+
+    tenant: str
+    session: str
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +273,7 @@ class Follow:
     session: str | None
     after: int
     count: int
+    kinds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +290,7 @@ Op = (
     | Update
     | RollUp
     | Delete
+    | Purge
     | Checkout
     | Fork
     | Branches
@@ -266,4 +305,5 @@ Op = (
     | Read
     | Follow
     | Everything
+    | Noun
 )

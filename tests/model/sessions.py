@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.model.answers import Exact, Placed, exact
+from tests.model.answers import Exact, Placed, Refused, content, exact, told_body
 from tests.model.operations import New, Opening
 
-CONTROLS = ("open", "variables", "roll_up", "tombstone", "head_move", "branch_name", "metric")
+BELONGING = ("usage", "artifacts")  # to another event
+SPACES = ("variables", "facts", "documents", "runs", "tool_calls", *BELONGING)
+CONTROLS = (
+    *("open", "base", "roll_up", "tombstone", "head_move", "branch_name", "link"),
+    *("metric", "annotation", *SPACES),
+)
 
 
 @dataclass(slots=True)
@@ -55,7 +60,7 @@ class Kept:
             self.branch,
             new.kind,
             role if type(role) is str else None,
-            exact(new.body),
+            exact(told_body(new.kind, new.body)),
             exact(new.metadata),
             new.id,
             self.event_id,
@@ -66,6 +71,7 @@ class Kept:
             new.speech_id,
             new.request_id,
             exact(self.opening),
+            new.blobs,
         )
         return self._facts
 
@@ -81,6 +87,7 @@ class ModelSession:
     events: list[Kept] = field(default_factory=list)
     keys: dict[str, tuple[Exact, Placed]] = field(default_factory=dict)
 
+    first: int = 0  # events below it were purged
     made: int = 1  # branch numbers
     on: int = 0  # the head's branch
     head: int = -1  # sequence of the event that the next one follows, -1 for none
@@ -93,11 +100,22 @@ class ModelSession:
         """Whether it is not linear any more."""
         return self.made > 1 or any(kept.new.kind == "head_move" for kept in self.events)
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether no caller can name it."""
+        return len(self.name) > 512
+
     def can_follow(self, parent: int) -> bool:
         """Whether an event may follow another one, -1 for none."""
         if parent == -1:
             return True
         return parent < len(self.events) and self.events[parent].new.kind not in CONTROLS
+
+    def refusal(self, parent: int) -> Refused | None:
+        """Why no event can follow another one, -1 for none."""
+        if 0 <= parent < self.first:
+            return Refused("TrimmedError")
+        return None if self.can_follow(parent) else Refused("AppendConflictError")
 
     def branch_of(self, sequence: int) -> int:
         """The branch of an event, -1 for none."""
@@ -112,8 +130,12 @@ class ModelSession:
                 self.on = self._open(parent)
                 self.tips[self.on] = parent
             return parent, self.on
+        if kind in ("branch_name", *BELONGING):
+            if parent is not None:
+                return parent, self.branch_of(parent)
+            return self.head if kind in BELONGING else -1, self.on
         if kind in CONTROLS:
-            return -1, self.on if kind in ("roll_up", "branch_name") else 0
+            return -1, self.on if kind == "roll_up" else 0
         target = self.head if parent is None else parent
         branch = self.on if target == self.head else self.branch_of(target)
         if self.tips.get(branch, -1) != target:
@@ -144,6 +166,16 @@ class ModelSession:
             parent = self.events[leaf].parent
             leaf = -1 if parent is None else parent
         return found[::-1]
+
+    def shown_path(self, leaf: int) -> list[int]:
+        """As ``path``, without what was purged."""
+        return [each for each in self.path(leaf) if each >= self.first]
+
+    def path_refusal(self, leaf: int) -> Refused | None:
+        """Why a path cannot end with an event."""
+        if leaf < self.first:
+            return Refused("TrimmedError")
+        return None if self.can_follow(leaf) else Refused("UsageError")
 
     def branches(self) -> list[tuple[Any, ...]]:
         """Comparable with what ``actors`` tells of branches."""
@@ -196,12 +228,13 @@ class ModelSession:
             is_on = kept.sequence in placed
             if kind == "message" and is_on:
                 shown.append(kept)
-            if kind in ("roll_up", "variables") and kept.rolls_up and kept.branch in branches:
+            is_beside = kind in CONTROLS and kind != "head_move"
+            if is_beside and kept.rolls_up and kept.branch in branches:
                 last = branches[kept.branch]
                 is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
             if kept.rolls_up and is_on and max_messages is not None:
                 del shown[:-max_messages]
-        return shown, loose
+        return [kept for kept in shown if kept.sequence >= self.first], loose
 
     def _firsts(self, on: list[int]) -> dict[int, int]:
         """By branch of a path, the event that the path's part of it follows."""
@@ -212,31 +245,77 @@ class ModelSession:
             before = each
         return found
 
-    def variables(self, sequence: int) -> dict[str, tuple[Any, int]]:
-        """Value and sequence of each variable after an event."""
+    def space(self, kind: str, sequence: int | None = None) -> dict[str, tuple[Any, int]]:
+        """What events of a kind set, after an event: values and sequences by key, sorted."""
         found: dict[str, tuple[Any, int]] = {}
-        for kept in self.events[: sequence + 1]:
-            if kept.new.kind == "variables":
+        for kept in self.events[: None if sequence is None else sequence + 1]:
+            if kept.new.kind == kind:
                 for key, value in kept.new.body.get("set", {}).items():
                     found[key] = (value, kept.sequence)
                 for key in kept.new.body.get("delete", []):
                     found.pop(key, None)
         return dict(sorted(found.items()))
 
+    def variables(self, sequence: int) -> dict[str, tuple[Any, int]]:
+        """Value and sequence of each variable after an event."""
+        return self.space("variables", sequence)
+
     def info(self) -> Exact:
         """Comparable with ``actors.info_facts``."""
-        opening = self.opening.facts()
+        facts = facts_of(self)
         head = self.head
+        metadata = facts["metadata"]
+        if not metadata and self.opening.metadata is None:
+            metadata = None
         return (
             self.tenant,
             self.name,
             self.number,
-            opening.get("user_id"),
-            opening.get("title"),
-            exact(opening.get("metadata")),
+            *[facts[name] for name in OWNERS],
+            facts["title"],
+            facts["status"],
+            tuple(sorted({name for name, _, _ in facts["labels"]})),
+            content(metadata),
             len(self.events),
             len(self.messages()),
             None if head < 0 else head,
+            self.first,
             len(self.events) - 1,
             self.events[-1].position,
         )
+
+
+OWNERS = ("user_id", "account_id", "agent_id", "workspace")
+
+
+def facts_of(session: ModelSession, sequence: int | None = None) -> dict[str, Any]:
+    """What a session is after an event, by name; labels with the event they are on."""
+    told = session.space("facts", sequence)
+    opening = session.opening.facts()
+    found: dict[str, Any] = {name: opening.get(name) for name in ("title", *OWNERS)}
+    found |= {"status": None, "status_detail": None, "summary": None, "holds": ()}
+    found |= {"parent": None, "cloned_from": None, "metadata": dict(opening.get("metadata", {}))}
+    labels, related, aliases = [], [], []
+    for key, (value, said) in told.items():
+        what, dot, name = key.partition(".")
+        if what == "metadata" and dot:
+            found["metadata"].pop(name, None)
+            if value:
+                found["metadata"][name] = value[0]
+        elif what == "label" and dot:
+            on, _, label = name.partition(".")
+            labels.append((label, int(on) if on else None, said))
+        elif what == "related" and dot:
+            related.append(name)
+        elif what == "alias" and dot:
+            aliases.append(name)
+        elif what == "status":
+            found["status"], found["status_detail"] = value
+        elif what == "summary":
+            found["summary"] = value[0]
+        elif what == "hold":
+            found["holds"] = tuple(value)
+        else:
+            found[what] = tuple(value) if type(value) is list else value
+    labels.sort(key=lambda each: (each[0], -1 if each[1] is None else each[1]))
+    return {**found, "labels": labels, "related": tuple(related), "aliases": tuple(aliases)}

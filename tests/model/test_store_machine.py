@@ -51,6 +51,7 @@ from tests.model.operations import (
     New,
     OneEvent,
     Op,
+    Purge,
     Queued,
     Read,
     RollUp,
@@ -403,6 +404,13 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, side: int, actor: str, tenant: str, name: str, is_erased: bool) -> None:
         """What was at a position stays removed, and the next append there is the first."""
         self.sides[side].check(actor, Delete(tenant, name, is_erased))
+
+    @rule(side=sides, actor=actors, tenant=tenants, name=names, where=counts)
+    def purge(self, side: int, actor: str, tenant: str, name: str, where: int) -> None:
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        first = 1 + where % (1 + (len(session.events) if session else 0))
+        it.check(actor, Purge(tenant, name, first))
 
     @rule(
         side=sides,
