@@ -53,7 +53,7 @@ from tests.model.operations import (
     Update,
 )
 from tests.model.operations import Path as PathOp
-from tests.model.staging import HANG_S, REPOSITORY
+from tests.model.staging import HANG_S, REPOSITORY, placed
 
 # What an operation looks like
 
@@ -221,11 +221,6 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
     )
 
 
-def placed(ack: Ack) -> Placed:
-    """What a settled ack says."""
-    return Placed(ack.first, ack.last, ack.position, ack.event_id, ack.already)
-
-
 def _queued(store: Store, op: Queued) -> Any:
     acks = [append(store, each, ack="queued") for each in op.appends]
     try:
@@ -360,6 +355,8 @@ class Worker:
         self._socket.settimeout(4 * HANG_S)
         self._socket.connect(address)
         self.pid: int = self._receive()
+        self._process = os.pidfd_open(self.pid)
+        self._is_closed = False
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Call a function of ``_Desk`` over there."""
@@ -392,12 +389,18 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Let it go; it closes its stores and ends."""
+        """Let it go; it closes its stores and ends, and has ended when this returns."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         with contextlib.suppress(OSError):  # also when it was closed before
             self._socket.shutdown(socket.SHUT_WR)
             while self._socket.recv(65_536):
                 pass
         self._socket.close()
+        ended, _, _ = select.select([self._process], [], [], 4 * HANG_S)
+        os.close(self._process)
+        assert ended, "the other process does not end"
 
     def _send(self, value: Any) -> None:
         _send(self._socket, value)

@@ -53,6 +53,8 @@ class ModelStore(Reading):
         self.ids: dict[tuple[str, str], Kept] = {}
         self.tenants: list[str] = []
         self._sessions_made = 0
+        self.aliases: dict[tuple[str, str], ModelSession] = {}  # by tenant and alias
+        self.followed: dict[tuple[str, str | None], Any] = {}  # projections by name and tenant
         self.actor = ""  # the process that asks
         self.gone: set[str] = set()  # those that ended
         self.times: dict[int, int] = {}  # recorded times by position, as far as the store told
@@ -365,8 +367,6 @@ class ModelStore(Reading):
         for position, number, tenant in written:
             if number not in self.hidden:
                 self.hidden[number] = ModelSession(tenant, "", number, Opening())
-                if tenant not in self.tenants:
-                    self.tenants.append(tenant)
             self._foretold[position] = self.hidden[number]
 
     def settle(self) -> None:
@@ -376,6 +376,8 @@ class ModelStore(Reading):
 
     def _pass_hidden(self) -> None:
         while (session := self._foretold.pop(self.last_position + 1, None)) is not None:
+            if session.tenant not in self.tenants:
+                self.tenants.append(session.tenant)
             new = New(None, kind="facts")
             kept = Kept(session, len(session.events), self.last_position + 1, None, new)
             kept.is_void = True

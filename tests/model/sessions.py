@@ -87,6 +87,7 @@ class ModelSession:
     events: list[Kept] = field(default_factory=list)
     keys: dict[str, tuple[Exact, Placed]] = field(default_factory=dict)
 
+    is_gone: bool = False
     first: int = 0  # events below it were purged
     made: int = 1  # branch numbers
     on: int = 0  # the head's branch
@@ -167,6 +168,30 @@ class ModelSession:
             leaf = -1 if parent is None else parent
         return found[::-1]
 
+    def tip(self, name: str) -> int | None:
+        """The newest event of a named branch, or what it was forked from."""
+        if name not in self.names:
+            return None
+        number = self.names[name]
+        tips = [
+            kept.sequence
+            for kept in self.events
+            if kept.branch == number and kept.new.kind not in CONTROLS
+        ]
+        opened = self.opened.get(number, -1)
+        return tips[-1] if tips else opened if opened >= 0 else None
+
+    def has_branch(self, number: int, sequence: int | None = None) -> bool:
+        """Whether there is a branch, or was one after an event."""
+        stop = None if sequence is None else sequence + 1
+        return any([kept.branch == number for kept in self.events[:stop]])
+
+    def past_refusal(self, sequence: int) -> Refused | None:
+        """Why nobody can tell what the session was after an event."""
+        if sequence >= len(self.events):
+            return Refused("UsageError")
+        return Refused("TrimmedError") if sequence < self.first else None
+
     def shown_path(self, leaf: int) -> list[int]:
         """As ``path``, without what was purged."""
         return [each for each in self.path(leaf) if each >= self.first]
@@ -203,13 +228,30 @@ class ModelSession:
         """Events of kind message."""
         return [kept for kept in self.events if kept.new.kind == "message"]
 
-    def view(self, sequence: int, max_messages: int | None) -> tuple[list[Kept], int]:
-        """The messages shown after an event, and how many came since the last roll-up."""
+    def floor(self, leaf: int, max_messages: int | None) -> int:
+        """Sequence of the first message that roll-ups left in view of a path, now; 0 for all."""
+        shown, _ = self.view(len(self.events) - 1, max_messages, leaf)
+        on = [each for each in self.path(leaf) if self.events[each].new.kind == "message"]
+        if len(shown) == len(on):
+            return 0
+        return shown[0].sequence if shown else leaf + 1
+
+    def view(
+        self, sequence: int, max_messages: int | None, leaf: int | None = None
+    ) -> tuple[list[Kept], int]:
+        """The messages shown after an event, and how many came since the last roll-up.
+
+        Args:
+            sequence: The event.
+            max_messages: Messages that a roll-up keeps.
+            leaf: The event that the path ends with; None for the head, with nothing left out that
+                was purged.
+        """
         events = self.events[: sequence + 1]
         loose = 0
         for kept in events:
             loose = 0 if kept.rolls_up else loose + (kept.new.kind == "message")
-        head = self.head_at(sequence)
+        head = self.head_at(sequence) if leaf is None else leaf
         on = self.path(head)
         placed = set(on)
         branches = {self.branch_of(each): each for each in on}  # the last event of each on the path
@@ -234,6 +276,8 @@ class ModelSession:
                 is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
             if kept.rolls_up and is_on and max_messages is not None:
                 del shown[:-max_messages]
+        if leaf is not None:
+            return shown, loose
         return [kept for kept in shown if kept.sequence >= self.first], loose
 
     def _firsts(self, on: list[int]) -> dict[int, int]:
