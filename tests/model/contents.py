@@ -34,6 +34,7 @@ class PutBlob(Noun):
         return blob.size, blobs.read(blob, self.start, self.stop), rest
 
     def expect(self, model: ModelStore) -> Any:
+        model.know_tenant(self.tenant)
         ranged = self.data[self.start : self.stop]
         return len(self.data), ranged, self.data[self.start :]
 
@@ -55,6 +56,7 @@ class AppendBlobs(Noun):
         return placed(ack.result(HANG_S))
 
     def expect(self, model: ModelStore) -> Placed | Refused:
+        model.know_tenant(self.tenant)
         name = (self.tenant, self.session)
         session = model.sessions.get(name)
         if self.parent not in (None, -1):

@@ -102,7 +102,8 @@ class WriteDocument(Noun):
         elif self.name in there:
             written = [digest + "="] if digest + "=" in _keys(session) else []
             body = {"delete": [digest, *written, *appended]}
-        return model.change(name, "documents", body, expected=expected, key=self.key)
+        key = None if self.how == "delete" else self.key
+        return model.change(name, "documents", body, expected=expected, key=key)
 
 
 def _appended(session: ModelSession | None, digest: str) -> list[str]:

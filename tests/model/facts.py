@@ -247,10 +247,7 @@ class NameBranch(Noun):
         body = {"set" if self.is_set else "delete": self.name}
         leaf = self.leaf if self.is_set else None
         answer = model.place(session, New(body, kind="branch_name"), leaf)
-        if self.is_set:
-            session.names[self.name] = session.events[-1].branch
-        else:
-            session.names.pop(self.name, None)
+        session.note_name(session.events[-1])
         return answer
 
 

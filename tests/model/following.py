@@ -65,10 +65,12 @@ class Project(Noun):
                 count = projection.run_once(self.limit)
             except ValueError as error:
                 count = str(error)
-            letters = [
-                (each.position, each.count, each.is_skipped) for each in projection.dead_letters()
-            ]
-            return applied, count, projection.checkpoint, letters
+        letters = [
+            (each.position, each.count, each.is_skipped) for each in projection.dead_letters()
+        ]
+        # Of a checkpoint what follows: it may be behind more of what is for nobody.
+        following = [event.position for event in store.read(projection.checkpoint, 1)]
+        return applied, count, following, letters
 
     def expect(self, model: ModelStore) -> Any:
         now = model.followed.setdefault((self.name, self.tenant), Followed(0, {}))
@@ -96,9 +98,12 @@ class Project(Noun):
                 applied.append(kept.position)
             count += 1
             reached = kept.position
+        if not stopped and count != self.limit:
+            reached = model.last_position
         now.checkpoint = reached
+        following = [kept.position for kept in model.log[reached:] if not kept.is_void][:1]
         told = [(position, *each) for position, each in sorted(letters.items())]
-        return applied, "poison" if stopped else count, now.checkpoint, told
+        return applied, "poison" if stopped else count, following, told
 
     def _waiting(self, model: ModelStore, after: int) -> list[Kept]:
         return [

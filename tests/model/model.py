@@ -55,6 +55,7 @@ class ModelStore(Reading):
         self._sessions_made = 0
         self.aliases: dict[tuple[str, str], ModelSession] = {}  # by tenant and alias
         self.followed: dict[tuple[str, str | None], Any] = {}  # projections by name and tenant
+        self.carried: ModelSession | None = None  # a session of another store
         self.actor = ""  # the process that asks
         self.gone: set[str] = set()  # those that ended
         self.times: dict[int, int] = {}  # recorded times by position, as far as the store told
@@ -125,12 +126,15 @@ class ModelStore(Reading):
             refused = refused if session is None else session.refusal(op.parent)
             if refused is not None:
                 return refused
+        refused = _unfit(session, op)
+        if refused is not None:
+            return refused
         session = self._open(op.tenant, op.session, op.opening)
         kept = [
-            self._keep(session, new, None if number else op.parent)
+            self.keep(session, new, None if number else op.parent)
             for number, new in enumerate(op.events)
         ]
-        self._end(session)
+        self.end(session)
         placed = Placed(kept[0].sequence, kept[-1].sequence, kept[-1].position, kept[-1].event_id)
         if op.key is not None:
             session.keys[op.key] = (digest, placed)
@@ -181,11 +185,11 @@ class ModelStore(Reading):
             return refused
         session = self._open(op.tenant, op.session, Opening())
         body = {"fork": True} if forks else None
-        kept = [self._keep(session, New(body, kind="head_move"), leaf, forks)]
+        kept = [self.keep(session, New(body, kind="head_move"), leaf, forks)]
         if name is not None:
-            kept.append(self._keep(session, New({"set": name}, kind="branch_name")))
-            session.names[name] = session.on
-        self._end(session)
+            kept.append(self.keep(session, New({"set": name}, kind="branch_name")))
+            session.note_name(kept[-1])
+        self.end(session)
         last = kept[-1]
         return Placed(kept[0].sequence, last.sequence, last.position, last.event_id)
 
@@ -197,8 +201,8 @@ class ModelStore(Reading):
             number = f"{session.number:x}.{last.sequence:010d}"
             return Placed(0, last.sequence, last.position, number, True)
         session = self._open(op.tenant, op.session, op.opening)
-        kept = self._keep(session, New(None, kind="open"))
-        self._end(session)
+        kept = self.keep(session, New(None, kind="open"))
+        self.end(session)
         return Placed(0, 0, kept.position, kept.event_id)
 
     def batch(self, op: Batch) -> Placed | Refused:
@@ -212,8 +216,8 @@ class ModelStore(Reading):
         for share in op.shares:
             if share.events:
                 session = self._open(op.tenant, share.session, Opening())
-                kept += [self._keep(session, new) for new in share.events]
-                self._end(session)
+                kept += [self.keep(session, new) for new in share.events]
+                self.end(session)
         last = kept[-1]
         return Placed(kept[0].sequence, last.sequence, last.position, last.event_id)
 
@@ -240,12 +244,11 @@ class ModelStore(Reading):
             session = self._open(*name, Opening(**unescape(line.get("opening", {}))))
             new = New(**{"body": None, **given})
             forks = new.kind == "head_move" and new.body is not None
-            kept = self._keep(session, new, line.get("parent"), forks)
-            if new.kind == "branch_name":
-                session.names[new.body["set"]] = session.on
+            kept = self.keep(session, new, line.get("parent"), forks)
+            session.note_name(kept)
             loaded += 1
             if loaded % op.piece_events == 0 or line is op.lines[-1]:
-                self._end(session, forced=kept.new.kind == "roll_up")
+                self.end(session, forced=kept.new.kind == "roll_up")
         return loaded, skipped
 
     def update(self, op: Update) -> Placed | Refused:
@@ -311,8 +314,8 @@ class ModelStore(Reading):
         self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
     ) -> Placed:
         """An append of one event that nothing refuses."""
-        kept = self._keep(session, new, parent, forks)
-        self._end(session)
+        kept = self.keep(session, new, parent, forks)
+        self.end(session)
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
 
     def roll_up(self, op: RollUp) -> Placed:
@@ -320,8 +323,8 @@ class ModelStore(Reading):
         session = self.sessions.get((op.tenant, op.session))
         if session is None:
             return Placed(-1, -1, 0, "")
-        kept = self._keep(session, New(None, kind="roll_up"))
-        self._end(session, forced=True)
+        kept = self.keep(session, New(None, kind="roll_up"))
+        self.end(session, forced=True)
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
 
     def delete(self, op: Delete) -> Placed | Refused:
@@ -334,7 +337,7 @@ class ModelStore(Reading):
     def remove(self, session: ModelSession) -> Placed:
         """A session is gone but for its tombstone."""
         self.sessions.pop((session.tenant, session.name), None)
-        kept = self._keep(session, New(None, kind="tombstone"))
+        kept = self.keep(session, New(None, kind="tombstone"))
         for each in session.events[:-1]:
             each.is_void = True
         self.ids = {name: each for name, each in self.ids.items() if each.session is not session}
@@ -369,6 +372,11 @@ class ModelStore(Reading):
                 self.hidden[number] = ModelSession(tenant, "", number, Opening())
             self._foretold[position] = self.hidden[number]
 
+    def know_tenant(self, tenant: str) -> None:
+        """Something of a tenant is written."""
+        if tenant not in self.tenants:
+            self.tenants.append(tenant)
+
     def settle(self) -> None:
         """All that was foretold is in."""
         self._pass_hidden()
@@ -376,25 +384,24 @@ class ModelStore(Reading):
 
     def _pass_hidden(self) -> None:
         while (session := self._foretold.pop(self.last_position + 1, None)) is not None:
-            if session.tenant not in self.tenants:
-                self.tenants.append(session.tenant)
+            self.know_tenant(session.tenant)
             new = New(None, kind="facts")
             kept = Kept(session, len(session.events), self.last_position + 1, None, new)
             kept.is_void = True
             session.events.append(kept)
             self.log.append(kept)
 
-    def _end(self, session: ModelSession, *, forced: bool = False) -> None:
+    def end(self, session: ModelSession, *, forced: bool = False) -> None:
         """An append is whole."""
         if forced or self._loose.get(session.number, 0) >= self.frequency:
             session.events[-1].rolls_up = True
+            session.events[-1].keeps = self.max_messages
             self._loose[session.number] = 0
 
     def _open(self, tenant: str, name: str, opening: Opening) -> ModelSession:
         session = self.sessions.get((tenant, name))
         if session is None:
-            if tenant not in self.tenants:
-                self.tenants.append(tenant)
+            self.know_tenant(tenant)
             self._sessions_made += 1
             while self._sessions_made in self.hidden:
                 self._sessions_made += 1
@@ -402,9 +409,10 @@ class ModelStore(Reading):
             self.sessions[(tenant, name)] = session
         return session
 
-    def _keep(
+    def keep(
         self, session: ModelSession, new: New, parent: int | None = None, forks: bool = False
     ) -> Kept:
+        """One more event of an append that nothing refuses; ``end`` ends it."""
         self._pass_hidden()
         sequence = len(session.events)
         made = session.made
@@ -440,8 +448,26 @@ class ModelStore(Reading):
     def learn(self, tenant: str, session: str, new: New) -> None:
         """Take in an event that a store has, where only the store could know the order."""
         found = self._open(tenant, session, Opening())
-        self._keep(found, new)
-        self._end(found)
+        self.keep(found, new)
+        self.end(found)
+
+
+def _unfit(session: ModelSession | None, op: Append) -> Refused | None:
+    """Why a compaction cannot follow: what it stands for must be on the path that it continues."""
+    body = op.events[0].body
+    if op.events[0].kind != "compaction" or type(body) is not dict:
+        return None
+    through = body.get("data", {}).get("through")
+    if through is None:
+        return None
+    if session is None:
+        return Refused("AppendConflictError")
+    follows = session.head if op.parent is None else op.parent
+    if through >= len(session.events) or follows < 0:
+        return Refused("AppendConflictError")
+    if through < session.first:
+        return Refused("TrimmedError")
+    return None if through in session.path(follows) else Refused("AppendConflictError")
 
 
 def _comparable(new: New) -> New:

@@ -25,7 +25,6 @@ from tests.model.sessions import Kept, ModelSession, facts_of
 class Reading:
     """The part of ``ModelStore`` that answers reads; changes nothing."""
 
-    max_messages: int | None
     log: list[Kept]
     sessions: dict[tuple[str, str], ModelSession]
     tenants: list[str]
@@ -64,7 +63,7 @@ class Reading:
             case History():
                 messages = []
                 if session is not None:
-                    messages, _ = session.view(len(events) - 1, self.max_messages)
+                    messages, _ = session.view(len(events) - 1)
                 if op.limit is not None:
                     messages = messages[max(0, len(messages) - op.limit) :]
                 return [exact(kept.new.body) for kept in messages]
@@ -120,7 +119,7 @@ class Reading:
             return Refused("UsageError")
         if sequence < session.first:
             return Refused("TrimmedError")
-        shown, loose = session.view(sequence, self.max_messages)
+        shown, loose = session.view(sequence)
         head = session.head_at(sequence)
         return (
             exact({key: value for key, (value, _) in session.variables(sequence).items()}),

@@ -27,6 +27,7 @@ class Kept:
     new: New
     opening: dict[str, Any] | None = None
     rolls_up: bool = False
+    keeps: int | None = None  # messages that the view keeps then
     is_void: bool = False
     branch: int = 0
     opens: bool = False
@@ -202,6 +203,13 @@ class ModelSession:
             return Refused("TrimmedError")
         return None if self.can_follow(leaf) else Refused("UsageError")
 
+    def note_name(self, kept: Kept) -> None:
+        """A name leads to the branch of an event that says so, or nowhere any more."""
+        if kept.new.kind == "branch_name":
+            self.names.pop(kept.new.body.get("delete"), None)
+            if "set" in kept.new.body:
+                self.names[kept.new.body["set"]] = kept.branch
+
     def branches(self) -> list[tuple[Any, ...]]:
         """Comparable with what ``actors`` tells of branches."""
         newest: dict[int, int] = {}
@@ -228,22 +236,19 @@ class ModelSession:
         """Events of kind message."""
         return [kept for kept in self.events if kept.new.kind == "message"]
 
-    def floor(self, leaf: int, max_messages: int | None) -> int:
+    def floor(self, leaf: int) -> int:
         """Sequence of the first message that roll-ups left in view of a path, now; 0 for all."""
-        shown, _ = self.view(len(self.events) - 1, max_messages, leaf)
+        shown, _ = self.view(len(self.events) - 1, leaf)
         on = [each for each in self.path(leaf) if self.events[each].new.kind == "message"]
         if len(shown) == len(on):
             return 0
         return shown[0].sequence if shown else leaf + 1
 
-    def view(
-        self, sequence: int, max_messages: int | None, leaf: int | None = None
-    ) -> tuple[list[Kept], int]:
+    def view(self, sequence: int, leaf: int | None = None) -> tuple[list[Kept], int]:
         """The messages shown after an event, and how many came since the last roll-up.
 
         Args:
             sequence: The event.
-            max_messages: Messages that a roll-up keeps.
             leaf: The event that the path ends with; None for the head, with nothing left out that
                 was purged.
         """
@@ -274,8 +279,8 @@ class ModelSession:
             if is_beside and kept.rolls_up and kept.branch in branches:
                 last = branches[kept.branch]
                 is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
-            if kept.rolls_up and is_on and max_messages is not None:
-                del shown[:-max_messages]
+            if kept.rolls_up and is_on and kept.keeps is not None:
+                del shown[: -kept.keeps]
         if leaf is not None:
             return shown, loose
         return [kept for kept in shown if kept.sequence >= self.first], loose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from hypothesis.stateful import (
 from engine import Store
 from tests.model.actors import Worker, Workers, event_facts, perform
 from tests.model.answers import Exact, exact
+from tests.model.following import PathRest
 from tests.model.model import ModelStore
 from tests.model.operations import (
     Append,
@@ -64,6 +66,7 @@ class Side:
             "here": Store.open(path, snapshot_frequency=frequency, max_messages=max_messages)
         }
         self.worker: Worker | None = None
+        self.cursors: list[PathRest] = []
 
     def handle(self, actor: str) -> Store:
         """A handle of this process."""
@@ -154,6 +157,26 @@ class Side:
         elif actor in self._handles:
             self._handles.pop(actor).close()
 
+    def vacuum(self) -> None:
+        """Close it everywhere, and rewrite its file."""
+        self.leave()
+        Store.vacuum(self.path)
+
+    def restore(self) -> None:
+        """Back it up, and go on with a store that is made of the backup."""
+        backup = self.path.with_suffix(f".backup{self.model.last_position}")
+        self.handle("here").backup(backup)
+        self.leave()
+        self.path = self.path.with_suffix(f".{self.model.last_position}")
+        shutil.rmtree(self.path, ignore_errors=True)
+        Store.restore(backup, self.path)
+        shutil.rmtree(backup)
+
+    def leave(self) -> None:
+        """Nobody has it open any more."""
+        for actor in ("there", "again", "here"):
+            self.reopen(actor)
+
     def learn(self, sent: list[Append]) -> list[Exact]:
         """Take in what was appended where only the store knows the order; its facts in order.
 
@@ -177,8 +200,7 @@ class Side:
             self.check(actor, Everything())
         if self.worker is not None:
             self.check("there", Everything())
-        for actor in ("there", "again", "here"):
-            self.reopen(actor)
+        self.leave()
         self.check("here", Everything())
         self.reopen("here")
 

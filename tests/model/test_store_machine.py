@@ -27,13 +27,14 @@ from tests.model.noun_rules import NounRules
 from tests.model.process_rules import ProcessRules
 from tests.model.reading_rules import ReadingRules
 from tests.model.side import Side
+from tests.model.whole_rules import WholeRules
 from tests.model.writing_rules import WritingRules
 
 STEPS = 5_000  # of a run, unless --model-steps says otherwise
 STEPS_EACH = 50  # of one example
 
 
-class StoreMachine(WritingRules, ReadingRules, NounRules, ProcessRules):
+class StoreMachine(WritingRules, ReadingRules, NounRules, WholeRules, ProcessRules):
     """See the module."""
 
     @initialize(

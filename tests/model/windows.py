@@ -79,6 +79,8 @@ def compaction_on(
         through = found[1]
         if through is None:
             return kept, -1
+        if type(through) is not int:
+            continue  # an event of another session
         if through < sequence and (through < session.first or through in on):
             return kept, through
     return None
@@ -214,7 +216,7 @@ class Window(Noun):
             refused = session.path_refusal(leaf)
             if refused is not None:
                 return refused
-        entries, summary, _ = model_view(session, leaf, session.floor(leaf, model.max_messages))
+        entries, summary, _ = model_view(session, leaf, session.floor(leaf))
         shown, is_cut = limited(entries, summary, self.last, self.exchanges, self.tokens)
         left_out: list[Any] = []
         if self.is_repaired:
@@ -384,7 +386,7 @@ class Overflow(Noun):
         after = self.after
         if after is None:
             after = -1 if latest is None else latest[1]
-        floor = session.floor(session.head, model.max_messages)
+        floor = session.floor(session.head)
         trimmed = [
             each
             for each in session.shown_path(session.head)

@@ -50,6 +50,7 @@ class WriteArtifact(Noun):
         if len(data) <= INLINE_BYTES:
             value["inline"] = self.content
         else:
+            model.know_tenant(self.tenant)
             blobs = (data,)
             value["content"] = blake2b(data, digest_size=32).hexdigest()
         prefix = blake2b(self.id.encode(), digest_size=16, person=b"turnlog-artifact").hexdigest()
