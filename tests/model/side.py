@@ -119,11 +119,12 @@ class Side:
         times = self.model.times
         times.update(self.ask(actor, Times(max(times, default=0))))
 
-    def time(self, where: int | None) -> int | None:
-        """The recorded time of some event, or a µs beside it."""
+    def time(self, where: int | None, *, part: int = 1) -> int | None:
+        """The recorded time of some event, one of the first part of them, or a µs beside it."""
         if where is None or not self.model.last_position:
             return None
-        return self.model.times[1 + where // 3 % self.model.last_position] + where % 3 - 1
+        position = 1 + where // 3 % (1 + (self.model.last_position - 1) // part)
+        return self.model.times[position] + where % 3 - 1
 
     def pick(self, where: int) -> tuple[str, str]:
         """A session: mostly one of few that are there, so that something comes of them."""

@@ -193,7 +193,7 @@ class WholeRules(Ruled):
         age=wheres,
         entries=st.none() | st.integers(1, 12),
         kinds=st.sampled_from([None, None, ("message",), ("message", "facts")]),
-        is_all=st.sampled_from([False] * 7 + [True]),
+        is_all=st.sampled_from([False] * 24 + [True]),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     )
     def retain(
@@ -210,7 +210,7 @@ class WholeRules(Ruled):
         """Rules of age take few sessions: the time is mostly an early one."""
         it = self.sides[side]
         it.learn_times(actor)
-        now = it.time(None if age is None else age // 16)
+        now = None if age is None else it.time(age, part=6)
         if now is None and entries is None and not is_all:
             entries = 3
         now = None if now is not None and now < 0 else now
@@ -224,7 +224,7 @@ class WholeRules(Ruled):
         side=sides,
         actor=actors,
         tenant=tenants,
-        user=st.sampled_from(["u", "u7", "w", None]),
+        user=st.sampled_from([*["u", "u7", "w"] * 3, None]),
         is_forced=st.booleans(),
     )
     def forget(self, side: int, actor: str, tenant: str, user: str | None, is_forced: bool) -> None:
@@ -339,12 +339,14 @@ class WholeRules(Ruled):
     @rule(side=sides, actor=actors)
     def round_trip(self, side: int, actor: str) -> None:
         it = self.sides[side]
-        if it.model.last_position <= SMALL:
+        if it.model.last_position <= SMALL // 2:
             it.check(actor, RoundTrip())
 
     @rule(side=sides, actor=actors)
     def rebuild(self, side: int, actor: str) -> None:
-        self.sides[side].check(actor, Rebuild())
+        it = self.sides[side]
+        if it.model.last_position <= 2 * SMALL:
+            it.check(actor, Rebuild())
 
     @rule(
         side=sides,
