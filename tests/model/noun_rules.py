@@ -11,7 +11,7 @@ from tests.model.documents import Documents, Owner, WriteDocument, session_of, t
 from tests.model.facts import Alias, ByAlias, Link, NameBranch, Say, TipOf, Told
 from tests.model.listing import Listed
 from tests.model.programs import KEYS, TENANTS, USERS, tenants, values
-from tests.model.side import Ruled, actors, counts, sides
+from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.usage import COUNTERS, RecordUsage, SessionUsage, TenantUsage
 from tests.model.works import (
     Artifacts,
@@ -77,7 +77,6 @@ sayings = st.one_of(
         st.just(()),
     ),
 )
-wheres = st.none() | counts
 
 
 class NounRules(Ruled):

@@ -56,7 +56,17 @@ NAMES = (
     "é" * 256,
     "0000000001",
 )
-KINDS = ("event", "summary", "label", "custom", "interruption", "tool:call", "é")
+KINDS = (
+    "event",
+    "summary",
+    "label",
+    "custom",
+    "interruption",
+    "tool:call",
+    "é",
+    "metric",
+    "annotation",
+)
 KEYS = ("k", "K", "k\x00", "😀" * 256)
 IDS = ("e1", "E1", "e:1", "1.0000000000x")
 USERS = (None, "u", "u7")

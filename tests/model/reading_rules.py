@@ -24,7 +24,7 @@ from tests.model.programs import (
     names,
     tenants,
 )
-from tests.model.side import Ruled, actors, counts, sides
+from tests.model.side import Ruled, actors, counts, sides, wheres
 
 
 class ReadingRules(Ruled):
@@ -111,17 +111,35 @@ class ReadingRules(Ruled):
         it = self.sides[side]
         it.check(actor, Read(tenant, after % (it.model.last_position + 2), limit))
 
-    @rule(side=sides, actor=actors, tenant=tenants, name=st.none() | names, after=counts)
-    def follow(self, side: int, actor: str, tenant: str, name: str | None, after: int) -> None:
+    @rule(
+        side=sides,
+        actor=actors,
+        tenant=tenants,
+        which=wheres,
+        after=counts,
+        kinds=st.sampled_from([None, None, ("message",), ("facts", "variables", "tombstone")]),
+    )
+    def follow(
+        self,
+        side: int,
+        actor: str,
+        tenant: str,
+        which: int | None,
+        after: int,
+        kinds: tuple[str, ...] | None,
+    ) -> None:
         """Exactly what is there: a subscription would wait for more."""
         it = self.sides[side]
+        name = None
+        if which is not None:
+            tenant, name = it.pick(which)
         if name is None:
             after = after % (it.model.last_position + 1)
         else:
             session = it.model.sessions.get((tenant, name))
             after = after % (len(session.events) + 1 if session is not None else 1) - 1
-        count = len(it.model.look(Follow(tenant, name, after, 10_000)))
-        it.check(actor, Follow(tenant, name, after, count))
+        count = len(it.model.look(Follow(tenant, name, after, 10_000, kinds)))
+        it.check(actor, Follow(tenant, name, after, count, kinds))
 
     @rule(side=sides, actor=actors)
     def everything(self, side: int, actor: str) -> None:

@@ -32,6 +32,7 @@ FLOOD_EVENTS_MAX = 2_600  # a store that has more is not flooded again
 sides = st.integers(0, 1)
 actors = st.sampled_from(["here", "here", "again", "there"])
 counts = st.integers(0, 2**16)
+wheres = st.none() | counts
 
 
 parents = st.sampled_from([None] * 5 + ["root", "tip", "missing"]) | counts

@@ -9,14 +9,14 @@ from hypothesis.stateful import rule
 
 from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
+from tests.model.facts import find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
 from tests.model.operations import Append, Everything, New
 from tests.model.programs import NAMES, tenants
 from tests.model.retention import Forget, Retain
-from tests.model.side import Ruled, actors, counts, sides
+from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
 
-wheres = st.none() | counts
 SMALL = 400  # events of a store that is exported, or of a session that is copied
 dialogues = st.lists(
     st.sampled_from(
@@ -328,8 +328,9 @@ class WholeRules(Ruled):
         ids = {kept.new.id for kept in source.events} - {None}
         if any([(tenant, id) in into.model.ids for id in ids]):
             return
-        if any([key.startswith("alias.") for key in source.space("facts")]):
-            return
+        for key in source.space("facts"):
+            if find_alias(into.model, tenant, key.removeprefix("alias.")) is not None:
+                return
         lines = it.ask(actor, Lines(tenant, name))
         into.model.carried = source
         into.check(other, Carry(tenant, name, tuple(lines)))

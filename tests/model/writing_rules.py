@@ -44,6 +44,7 @@ from tests.model.programs import (
     values,
     variable_names,
 )
+from tests.model.sessions import CONTROLS
 from tests.model.side import FLOOD_EVENTS_MAX, Ruled, actors, counts, parent_of, parents, sides
 
 
@@ -166,6 +167,7 @@ class WritingRules(Ruled):
         name=names,
         skipped=st.integers(0, 40),
         added=st.lists(plain_events | other_events, max_size=4),
+        recorded=st.sampled_from([None, None, 1, 86_399_999_999, 20_000 * 86_400_000_000]),
         piece=st.sampled_from([1, 3, 4_096]),
     )
     def load(
@@ -176,6 +178,7 @@ class WritingRules(Ruled):
         name: str,
         skipped: int,
         added: list[New],
+        recorded: int | None,
         piece: int,
     ) -> None:
         """A load that begins inside what is there and goes on behind it."""
@@ -185,8 +188,11 @@ class WritingRules(Ruled):
         following = 0 if session is None else len(session.events)
         head = -1 if session is None else session.head
         for new in added:
-            lines.append(line_of(new, name, following, None if head < 0 else head))
-            head, following = following, following + 1
+            is_beside = new.kind in CONTROLS
+            lines.append(line_of(new, name, following, None if head < 0 or is_beside else head))
+            if recorded is not None:
+                lines[-1]["recorded_us"] = recorded
+            head, following = head if is_beside else following, following + 1
         it.check(actor, Load(tenant, tuple(lines), piece))
 
     @rule(side=sides, actor=actors, tenant=tenants, name=names, count=st.integers(1_200, 2_300))
@@ -204,6 +210,12 @@ class WritingRules(Ruled):
         name=names,
         changes=st.dictionaries(variable_names, values, max_size=3),
         deleted=st.sets(variable_names, max_size=2),
+        expected=st.lists(
+            st.tuples(variable_names, st.sampled_from(["right", "right", "wrong", "none"])),
+            max_size=2,
+            unique_by=lambda each: each[0],
+        ),
+        key=st.sampled_from([None, None, *KEYS]),
     )
     def update_state(
         self,
@@ -213,9 +225,24 @@ class WritingRules(Ruled):
         name: str,
         changes: dict[str, Any],
         deleted: set[str],
+        expected: list[tuple[str, str]],
+        key: str | None,
     ) -> None:
+        """Twice, so that what was expected is not so any more, and a retry is one."""
+        it = self.sides[side]
+        session = it.model.sessions.get((tenant, name))
+        there = {} if session is None else session.space("variables")
+        versions = {each: there[each][1] if each in there else -1 for each in dict(expected)}
+        wanted = tuple(
+            [
+                (each, {"right": versions[each], "wrong": versions[each] + 1, "none": -1}[how])
+                for each, how in expected
+            ]
+        )
         delete = tuple(sorted(deleted - changes.keys()))
-        self.sides[side].check(actor, Update(tenant, name, changes, delete))
+        op = Update(tenant, name, changes, delete, wanted, None, key)
+        for _ in range(2 if wanted or key else 1):
+            it.check(actor, op)
 
     @rule(side=sides, actor=actors, tenant=tenants, name=names, is_erased=st.booleans())
     def delete(self, side: int, actor: str, tenant: str, name: str, is_erased: bool) -> None:
