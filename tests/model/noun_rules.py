@@ -55,8 +55,13 @@ sayings = st.one_of(
     ),
     st.tuples(
         st.just("update_metadata"),
-        st.tuples(st.dictionaries(st.sampled_from(["k", "a.b", "é"]), values, max_size=2)),
+        st.tuples(st.dictionaries(st.sampled_from(["a.b", "é", "k"]), values, max_size=2)),
         st.sampled_from([(), (("delete", ("z",)),)]),
+    ),
+    st.tuples(
+        st.just("update_metadata"),
+        st.just(({"new": 1},)),
+        st.sampled_from([(("delete", ("k",)),), (("delete", ("a.b", "é")),)]),
     ),
     st.tuples(
         st.sampled_from(["label", "label", "unlabel"]),

@@ -145,7 +145,11 @@ openings = st.one_of(
         Opening,
         user_id=st.sampled_from(USERS),
         title=st.sampled_from([None, "", "A title"]),
-        metadata=st.none() | st.dictionaries(_texts, _scalars, max_size=2),
+        metadata=st.one_of(
+            st.none(),
+            st.just({"k": 1, "a.b": None}),
+            st.dictionaries(_texts, _scalars, max_size=2),
+        ),
     ),
 )
 

@@ -105,9 +105,8 @@ class Reading:
                 info = session.info()
                 return info, True, None if session.head < 0 else session.head
             case Follow():
-                if session is not None and op.after + 1 < session.first and op.count:
-                    return Refused("TrimmedError")
-                wanted = [kept for kept in events[op.after + 1 :] if _is_of(kept, op.kinds)]
+                start = op.after + 1 if session is None else max(op.after + 1, session.first)
+                wanted = [kept for kept in events[start:] if _is_of(kept, op.kinds)]
                 return [kept.facts() for kept in wanted[: op.count]]
 
     def _at(self, session: ModelSession | None, sequence: int | None) -> Any:
