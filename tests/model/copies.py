@@ -253,5 +253,6 @@ class Configure(Noun):
         return found["snapshot_frequency"], found["max_messages"]
 
     def expect(self, model: ModelStore) -> Any:
+        model.fewest = min(model.fewest, self.max_messages or 2**63)
         model.frequency, model.max_messages = self.frequency, self.max_messages
         return self.frequency, self.max_messages

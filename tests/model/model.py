@@ -47,6 +47,7 @@ class ModelStore(Reading):
     def __init__(self, frequency: int = 25, max_messages: int | None = None) -> None:
         self.frequency = frequency
         self.max_messages = max_messages
+        self.fewest = max_messages or 2**63  # messages that any roll-up kept
         self._loose: dict[int, int] = {}  # by session number
         self.log: list[Kept] = []
         self.sessions: dict[tuple[str, str], ModelSession] = {}

@@ -87,12 +87,13 @@ sayings = st.one_of(
 class NounRules(Ruled):
     """The part of the machine for facts, documents, usage, artifacts, runs and tool calls."""
 
-    @rule(side=sides, actor=actors, which=counts, said=st.lists(sayings, min_size=1, max_size=5))
+    @rule(side=sides, actor=actors, which=counts, said=st.lists(sayings, min_size=2, max_size=8))
     def say(self, side: int, actor: str, which: int, said: list[Any]) -> None:
         it = self.sides[side]
         tenant, name = it.pick(which)
         for call, given, named in said:
             it.check(actor, Say(tenant, name, call, given, named))
+        it.check(actor, Told(tenant, name))
 
     @rule(side=sides, actor=actors, which=counts, sequences=st.lists(counts, max_size=3))
     def told(self, side: int, actor: str, which: int, sequences: list[int]) -> None:
@@ -203,8 +204,8 @@ class NounRules(Ruled):
                 wheres,
                 keys,
             ),
-            min_size=1,
-            max_size=3,
+            min_size=2,
+            max_size=4,
         ),
     )
     def record_usage(self, side: int, actor: str, which: int, records: list[Any]) -> None:
@@ -222,7 +223,7 @@ class NounRules(Ruled):
                 given["cost"] = cost[0]
                 given |= {} if cost[1] is None else {"currency": cost[1]}
                 given["extra"] = {"c": cost[0]}
-            where = None if event is None else it.sequence(tenant, name, event)
+            where = None if event is None or event % 2 else it.sequence(tenant, name, event // 2)
             it.check(actor, RecordUsage(tenant, name, scope, tuple(given.items()), where, key))
 
     @rule(
@@ -276,8 +277,8 @@ class NounRules(Ruled):
                 st.sampled_from([None, None, "right", "wrong", "none"]),
                 keys,
             ),
-            min_size=1,
-            max_size=4,
+            min_size=2,
+            max_size=6,
         ),
         at=wheres,
     )
@@ -361,7 +362,8 @@ class NounRules(Ruled):
                     st.sampled_from([None, "why"]),
                 ),
             ),
-            max_size=3,
+            min_size=1,
+            max_size=5,
         ),
         at=wheres,
     )
@@ -387,7 +389,8 @@ class NounRules(Ruled):
                 st.sampled_from([None, {"at": 3}, "why"]),
                 st.none() | st.integers(0, 30),
             ),
-            max_size=4,
+            min_size=1,
+            max_size=7,
         ),
         states=st.sampled_from([None, None, ("open", "waiting"), ("done",), ()]),
         at=wheres,

@@ -122,8 +122,8 @@ class ProcessRules(Ruled):
                     assert count >= seen.get(name, 0), "a reader went back in time"
                     assert info is None or count > info.message_count - 1 >= -1
                     known = it.model.sessions.get((tenant, name))
-                    if known is None or not known.has_branched:
-                        least = min(it.model.max_messages or 50, 50)
+                    if known is None or not (known.has_branched or known.first):
+                        least = min(it.model.fewest, 50)
                         assert len(history) >= min(least, 0 if info is None else info.message_count)
                     seen[name] = count
 

@@ -105,6 +105,8 @@ class Reading:
                 info = session.info()
                 return info, True, None if session.head < 0 else session.head
             case Follow():
+                if session is not None and 0 < op.after + 1 < session.first and op.count:
+                    return Refused("TrimmedError")  # from the beginning on is from what is there
                 start = op.after + 1 if session is None else max(op.after + 1, session.first)
                 wanted = [kept for kept in events[start:] if _is_of(kept, op.kinds)]
                 return [kept.facts() for kept in wanted[: op.count]]

@@ -130,9 +130,9 @@ class Side:
     def pick(self, where: int) -> tuple[str, str]:
         """A session: mostly one of few that are there, so that something comes of them."""
         there = [name for name, each in self.model.sessions.items() if not each.is_hidden]
-        if where % 5 and there:
-            return there[where // 5 % min(len(there), 5)]
-        return TENANTS[where // 5 % len(TENANTS)], NAMES[where // 15 % len(NAMES)]
+        if where % 8 and there:
+            return there[where // 8 % min(len(there), 3)]
+        return TENANTS[where // 8 % len(TENANTS)], NAMES[where // 24 % len(NAMES)]
 
     def sequence(self, tenant: str, name: str, where: int) -> int:
         """Sequence of an event of a session, mostly a late one, or of the next one."""

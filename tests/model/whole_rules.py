@@ -22,8 +22,8 @@ dialogues = st.lists(
     st.sampled_from(
         ["user", "user", "assistant", "call", "calls", "result 1", "result 2", "other"]
     ),
-    min_size=1,
-    max_size=6,
+    min_size=2,
+    max_size=10,
 )
 DATA = (b"", b"small", b"\x00" * 5_000, bytes(range(256)) * 40, b"x" * 70_000, b"text " * 30_000)
 datas = st.integers(0, len(DATA) - 1)  # of which one

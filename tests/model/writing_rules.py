@@ -206,8 +206,7 @@ class WritingRules(Ruled):
     @rule(
         side=sides,
         actor=actors,
-        tenant=tenants,
-        name=names,
+        which=counts,
         changes=st.dictionaries(variable_names, values, max_size=3),
         deleted=st.sets(variable_names, max_size=2),
         expected=st.lists(
@@ -221,8 +220,7 @@ class WritingRules(Ruled):
         self,
         side: int,
         actor: str,
-        tenant: str,
-        name: str,
+        which: int,
         changes: dict[str, Any],
         deleted: set[str],
         expected: list[tuple[str, str]],
@@ -230,6 +228,7 @@ class WritingRules(Ruled):
     ) -> None:
         """Twice, so that what was expected is not so any more, and a retry is one."""
         it = self.sides[side]
+        tenant, name = it.pick(which)
         session = it.model.sessions.get((tenant, name))
         there = {} if session is None else session.space("variables")
         versions = {each: there[each][1] if each in there else -1 for each in dict(expected)}
@@ -249,9 +248,10 @@ class WritingRules(Ruled):
         """What was at a position stays removed, and the next append there is the first."""
         self.sides[side].check(actor, Delete(tenant, name, is_erased))
 
-    @rule(side=sides, actor=actors, tenant=tenants, name=names, where=counts)
-    def purge(self, side: int, actor: str, tenant: str, name: str, where: int) -> None:
+    @rule(side=sides, actor=actors, which=counts, where=counts)
+    def purge(self, side: int, actor: str, which: int, where: int) -> None:
         it = self.sides[side]
+        tenant, name = it.pick(which)
         session = it.model.sessions.get((tenant, name))
         first = 1 + where % (1 + (len(session.events) if session else 0))
         it.check(actor, Purge(tenant, name, first))
@@ -259,15 +259,15 @@ class WritingRules(Ruled):
     @rule(
         side=sides,
         actor=actors,
-        tenant=tenants,
-        name=names,
+        which=counts,
         where=st.none() | counts,
         then=st.lists(plain_events, max_size=2),
     )
     def checkout(
-        self, side: int, actor: str, tenant: str, name: str, where: int | None, then: list[New]
+        self, side: int, actor: str, which: int, where: int | None, then: list[New]
     ) -> None:
         it = self.sides[side]
+        tenant, name = it.pick(which)
         session = it.model.sessions.get((tenant, name))
         leaf = None if where is None else where % (1 + (len(session.events) if session else 0))
         it.check(actor, Checkout(tenant, name, leaf))
@@ -277,8 +277,7 @@ class WritingRules(Ruled):
     @rule(
         side=sides,
         actor=actors,
-        tenant=tenants,
-        name=names,
+        which=counts,
         where=counts,
         called=st.sampled_from([None, "a", "b", "\u00e9\0"]),
         then=st.lists(plain_events, max_size=2),
@@ -287,13 +286,13 @@ class WritingRules(Ruled):
         self,
         side: int,
         actor: str,
-        tenant: str,
-        name: str,
+        which: int,
         where: int,
         called: str | None,
         then: list[New],
     ) -> None:
         it = self.sides[side]
+        tenant, name = it.pick(which)
         session = it.model.sessions.get((tenant, name))
         at = where % (1 + (len(session.events) if session else 0))
         it.check(actor, Fork(tenant, name, at, called))
@@ -303,15 +302,15 @@ class WritingRules(Ruled):
     @rule(
         side=sides,
         actor=actors,
-        tenant=tenants,
-        name=names,
+        which=counts,
         leaf=st.none() | counts,
         limit=st.sampled_from([1, 7, 100, 10_000]),
     )
     def branches_and_paths(
-        self, side: int, actor: str, tenant: str, name: str, leaf: int | None, limit: int
+        self, side: int, actor: str, which: int, leaf: int | None, limit: int
     ) -> None:
         it = self.sides[side]
+        tenant, name = it.pick(which)
         session = it.model.sessions.get((tenant, name))
         it.check(actor, Branches(tenant, name))
         if leaf is not None:
@@ -319,6 +318,8 @@ class WritingRules(Ruled):
         if session is None or len(session.events) < 300 or limit > 50:
             it.check(actor, PathOp(tenant, name, leaf, limit))
 
-    @rule(side=sides, actor=actors, tenant=tenants, name=names)
-    def roll_up(self, side: int, actor: str, tenant: str, name: str) -> None:
-        self.sides[side].check(actor, RollUp(tenant, name))
+    @rule(side=sides, actor=actors, which=counts)
+    def roll_up(self, side: int, actor: str, which: int) -> None:
+        it = self.sides[side]
+        tenant, name = it.pick(which)
+        it.check(actor, RollUp(tenant, name))
