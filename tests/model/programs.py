@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -159,11 +160,17 @@ def flood(count: int, mark: int) -> tuple[New, ...]:
     return tuple([New({"role": "user", "content": "flood", "n": [mark, n]}) for n in range(count)])
 
 
-def program(random: Random, count: int, *, branches: bool = False) -> list[Op]:
+def program(
+    random: Random,
+    count: int,
+    *,
+    branches: bool = False,
+    draw_more: Callable[[Random, ModelStore, int], Op] | None = None,
+) -> list[Op]:
     """A program of operations whose every answer a ``ModelStore`` knows; same seed, same program.
 
     Includes one flood, so that there is something to cut. With branches half of the operations
-    make, move between and read them.
+    make, move between and read them. With ``draw_more`` three of four are what that draws.
     """
     model = ModelStore()
     past: list[Append] = []
@@ -172,6 +179,8 @@ def program(random: Random, count: int, *, branches: bool = False) -> list[Op]:
     for number in range(count):
         if number == flood_at:
             op: Op = Append(random.choice(TENANTS), random.choice(NAMES), flood(2_100, number))
+        elif draw_more is not None and random.randrange(4):
+            op = draw_more(random, model, number)
         elif branches and random.randrange(2):
             op = _draw_branching(random, model, number)
         else:

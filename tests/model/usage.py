@@ -104,14 +104,16 @@ def _totals(records: list[Record]) -> tuple[Any, ...]:
     )
 
 
-def _summed(model: ModelStore, records: list[Record], *, of_one: bool) -> dict[str, Any]:
+def _summed(
+    model: ModelStore, records: list[Record], *, of_one: bool, has_days: bool = True
+) -> dict[str, Any]:
     def by(name: str) -> dict[Any, Any]:
         groups: dict[Any, list[Record]] = {}
         for each in records:
             groups.setdefault(each.get(name), []).append(each)
         return {key: _totals(group) for key, group in groups.items()}
 
-    for each in records:
+    for each in records if has_days else ():
         day = datetime.fromtimestamp(model.times[each["position"]] // 1_000_000, UTC)
         each["day"] = day.strftime("%Y-%m-%d")
     return {
@@ -119,7 +121,7 @@ def _summed(model: ModelStore, records: list[Record], *, of_one: bool) -> dict[s
         "model": by("model"),
         "branch": by("branch") if of_one else {},
         "user_id": by("user_id"),
-        "day": by("day"),
+        "day": by("day") if has_days else None,
         "session": by("session"),
         "records": [_record(index, each) for index, each in enumerate(records)] if of_one else [],
     }
@@ -177,19 +179,25 @@ class SessionUsage(Noun):
     branch: int | None = None
     leaf: int | None = None
     sequence: int | None = None
+    has_days: bool = True
 
     def perform(self, store: Store) -> Any:
         session = store.tenant(self.tenant).session(self.session)
         if self.sequence is not None:
-            return _told(session.at(self.sequence).usage(self.scope, branch=self.branch))
-        return _told(session.usage(self.scope, branch=self.branch, leaf=self.leaf))
+            found = session.at(self.sequence).usage(self.scope, branch=self.branch)
+        else:
+            found = session.usage(self.scope, branch=self.branch, leaf=self.leaf)
+        told = _told(found)
+        return told if self.has_days else {**told, "day": None}
 
     def expect(self, model: ModelStore) -> Any:
         session = model.sessions.get((self.tenant, self.session))
         if session is None:
             if self.sequence is not None:
                 return Refused("SessionNotFoundError")
-            return Refused("UsageError") if self.branch else _summed(model, [], of_one=True)
+            if self.branch:
+                return Refused("UsageError")
+            return _summed(model, [], of_one=True, has_days=self.has_days)
         if self.sequence is not None:
             if self.sequence >= len(session.events):
                 return Refused("UsageError")
@@ -208,7 +216,7 @@ class SessionUsage(Noun):
             records = [
                 each for each in records if belongs(session, path, each["event"], each["branch"])
             ]
-        return _summed(model, records, of_one=True)
+        return _summed(model, records, of_one=True, has_days=self.has_days)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,17 +12,17 @@ from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
 from tests.model.facts import find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
+from tests.model.noun_programs import TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
 from tests.model.programs import NAMES, tenants
 from tests.model.retention import Forget, Retain
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
 
+lengths = st.integers(10, 40)
 SMALL = 400  # events of a store that is exported, or of a session that is copied
 dialogues = st.lists(
-    st.sampled_from(
-        ["user", "user", "assistant", "call", "calls", "result 1", "result 2", "other"]
-    ),
+    st.sampled_from(TURNS),
     min_size=2,
     max_size=10,
 )
@@ -29,21 +30,23 @@ DATA = (b"", b"small", b"\x00" * 5_000, bytes(range(256)) * 40, b"x" * 70_000, b
 datas = st.integers(0, len(DATA) - 1)  # of which one
 
 
-def said(what: str, number: int, tokens: int | None) -> New:
-    """One event of a dialogue with tool calls."""
-    body: dict[str, Any] = {"role": what, "content": f"{what} {number}"}
-    if what in ("call", "calls"):
-        ids = ["c1"] if what == "call" else ["c1", "c2"]
-        body = {"role": "assistant", "content": None, "tool_calls": [{"id": id} for id in ids]}
-    elif what.startswith("result"):
-        body = {"role": "tool", "tool_call_id": f"c{what[-1]}", "content": str(number)}
-    elif what == "other":
-        return New({"n": number}, kind="event")
-    return New(body, tokens=tokens)
-
-
 class WholeRules(Ruled):
     """The part of the machine for what concerns whole sessions and whole stores."""
+
+    @rule(side=sides, actors=st.lists(actors, min_size=1, max_size=3), seed=counts, count=lengths)
+    def life(self, side: int, actors: list[str], seed: int, count: int) -> None:
+        """Much that happens to few sessions, so that one thing meets what another one left."""
+        it = self.sides[side]
+        random = Random(seed)
+        for number in range(count):
+            self.marks += 1
+            it.check(actors[number % len(actors)], draw_noun(random, it.model, self.marks))
+
+    @rule(side=sides, actor=actors, seed=counts, count=lengths)
+    def another_life(self, side: int, actor: str, seed: int, count: int) -> None:
+        """As ``life``; twice, so that it is as often as two others."""
+        self.sides[side].reopen("here")
+        self.life(side=side, actors=[actor, "here"], seed=seed, count=count)
 
     # Views
 

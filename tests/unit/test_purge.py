@@ -20,8 +20,6 @@ from eventlog.errors import (
 from eventlog.failpoints import failpoints
 from eventlog.limits import BODY_BYTES_MAX, DEPTH_MAX, HOT_TABLE_POSITIONS, MIB
 from tests.format.values import identical
-from tests.model.actors import Workers, perform
-from tests.model.operations import Append, At, Branches, Info, New
 
 
 def said(text: str) -> dict[str, Any]:
@@ -476,37 +474,3 @@ def test_a_purge_that_another_overtakes_says_so(
     monkeypatch.setattr(removing, "read_fold", overtaken)
     with pytest.raises(TrimmedError):
         session.purge(10)
-
-
-@pytest.mark.parametrize("branching", [False, True])
-def test_a_process_meets_a_purge_and_what_was_sealed_after_it_at_once(
-    checked_store: Callable[..., Store], store_path: Path, branching: bool
-) -> None:
-    """It kept the head and the counts of before the purge, as the events after it were sealed.
-
-    So its next append followed another event than the head, and a right head was refused there.
-    """
-    store = checked_store(snapshot_frequency=2, max_messages=3)
-    session = store.session("a")
-    session.append_many([said("0"), said("1")]).result()
-    workers = Workers()
-    other = workers.start()
-    try:
-        assert other.perform(store_path, Info("", "a"))[2] == 1
-        session.append(said("2"), parent=0 if branching else None).result()
-        session.purge(2).result()
-        for number in range(4, 9):
-            session.append(said(str(number))).result()
-        store.flush()
-        expected = [perform(store, op) for op in (Info("", "a"), At("", "a"), Branches("", "a"))]
-        assert expected[0][2] == 8
-        for op, answer in zip(
-            (Info("", "a"), At("", "a"), Branches("", "a")), expected, strict=True
-        ):
-            assert other.perform(store_path, op) == answer
-        other.perform(store_path, Append("", "a", (New(said("9")),), expected_head=8))
-        assert session.event(9).parent == 8
-        assert session.head == 9
-    finally:
-        other.close()
-        workers.close()
