@@ -288,7 +288,9 @@ def event_facts(event: Event, store: Store | None = None) -> Exact:
         event.speech_id,
         event.request_id,
         exact(event.opening),
-        () if blobs is None else tuple([blobs.read(address) for address in event.blobs]),
+        ()
+        if blobs is None or event.kind == "base"
+        else tuple([blobs.read(address) for address in event.blobs]),
     )
 
 
