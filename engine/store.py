@@ -341,7 +341,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         return Tenant(self, name)
 
     def tenants(self) -> list[str]:
-        """Names of all tenants that have or had sessions, oldest first."""
+        """Names of all tenants that have or had sessions or contents, oldest first."""
         return self._log.views.tenant_names()
 
     def _scope(self) -> str | None:

@@ -155,15 +155,19 @@ class SessionState:
         self.row_epoch = epoch
         self.loose = Loose(row.sealed)
         self.lost = 0
-        self.next = self.draft_next = row.sealed
-        self.head = self.draft_head = row.head
-        self.messages = self.draft_messages = row.messages
-        self.last_position = row.last_position
-        self.last_recorded_us = row.last_recorded_us
         self.keys: dict[bytes, KeyedResult] | None = None
         self.is_due = False
         self.has_controls = False  # whether a loose event may be of a control kind
         self.options = options.of_session(row.opening)
+        self.begin(row)
+
+    def begin(self, row: SessionRow) -> None:
+        """All that is committed of the session is sealed, as its row tells it."""
+        self.next = row.sealed
+        self.head = row.head
+        self.messages = row.messages
+        self.last_position = row.last_position
+        self.last_recorded_us = row.last_recorded_us
         self.rolled = row.messages - row.since_roll_up
         self.trimmed = row.trimmed
         self.branching = Branching(row.branches, row.head_branch) if row.branches else None
@@ -560,8 +564,8 @@ class LooseIndex:
         state.row_epoch = self.epoch
         if count > 0:
             self._cut_loose(state, row.sealed)
-        if row.sealed > state.next:
-            state.next = state.draft_next = row.sealed
+        if row.sealed > state.next:  # another process sealed what was not met here yet
+            state.begin(row)
         if not state.loose.positions and state.draft_next == state.next:
             state.has_controls = False
             if state.branching is not None and row.branches:  # the rows tell all of it now

@@ -27,7 +27,7 @@ from eventlog.errors import CorruptionError
 from eventlog.failpoints import fp
 from eventlog.hotlog import HotLog
 from eventlog.index import extension_of
-from eventlog.inline import InlineProjection, InlineRows, state_key
+from eventlog.inline import Changes, InlineProjection, InlineRows, state_key
 from eventlog.keys import PAIR, U64
 from eventlog.record import (
     BASE,
@@ -227,14 +227,18 @@ def _branch(
         marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
         body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
         told = rows_of_base(body, str(event))
+        newest: Changes = {}
         if "branches" in body and not row.branches:
             row.branches, row.head_branch = counts_of_base(body)
+            if row.first <= row.head != NO_SEQUENCE:  # sealed, and linear: more than the base knows
+                newest = linear_tip(tables, state.number, row.head, row.first)
         elif "branches" in body or not row.branches:
             continue
         else:
             known = sealed_tip(tables, state.number, 0)
             told = [each for each in told if decode_tip(each[1], "branch").sequence == known]
-        inline.add({state_key(state.number, BRANCHES, key): content for key, content in told})
+        said = {state_key(state.number, BRANCHES, key): content for key, content in told}
+        inline.add({**said, **newest})
 
 
 def loose_records(

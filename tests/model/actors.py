@@ -24,7 +24,8 @@ from typing import Any
 
 from engine import Ack, Event, Session, SessionInfo, Store, Tenant
 from eventlog.errors import TurnlogError
-from tests.model.model import (
+from tests.model.answers import Exact, Placed, Refused, content, exact, told_body
+from tests.model.operations import (
     Append,
     At,
     Batch,
@@ -34,30 +35,25 @@ from tests.model.model import (
     Delete,
     Events,
     Everything,
-    Exact,
     Follow,
     Fork,
     History,
     Info,
     Load,
     New,
+    Noun,
     OneEvent,
     Op,
-    Placed,
+    Purge,
     Queued,
     Read,
-    Redact,
-    Refused,
     RollUp,
     Sessions,
     State,
     Update,
-    exact,
 )
-from tests.model.model import (
-    Path as PathOp,
-)
-from tests.model.staging import HANG_S, REPOSITORY
+from tests.model.operations import Path as PathOp
+from tests.model.staging import HANG_S, REPOSITORY, placed
 
 # What an operation looks like
 
@@ -94,15 +90,22 @@ def _perform(store: Store, op: Op) -> Any:
             return result.loaded, result.skipped
         case Update():
             session = _session(store, op)
-            return placed(session.update_state(op.changes, delete=op.delete).result(HANG_S))
+            ack = session.update_state(
+                op.changes,
+                delete=op.delete,
+                expected=dict(op.expected) or None,
+                expected_head=op.expected_head,
+                idempotency_key=op.key,
+            )
+            return placed(ack.result(HANG_S))
         case RollUp():
             return placed(_session(store, op).roll_up().result(HANG_S))
         case Delete():
             return _delete(_session(store, op), op)
-        case Redact():
-            receipt = _session(store, op).redact(op.first, op.last)
-            counts = receipt.event_count, receipt.already_count, receipt.kept_count
-            return (*counts, receipt.sequence)
+        case Purge():
+            return placed(_session(store, op).purge(op.first).result(HANG_S))
+        case Noun():
+            return op.perform(store)
         case Checkout():
             return placed(_session(store, op).checkout(op.leaf).result(HANG_S))
         case Fork():
@@ -134,9 +137,10 @@ def _perform(store: Store, op: Op) -> Any:
         case History():
             return [exact(body) for body in _session(store, op).history(op.limit)]
         case Events():
-            return list(map(event_facts, _session(store, op).events(op.first, op.last, op.kinds)))
+            found_events = _session(store, op).events(op.first, op.last, op.kinds)
+            return [event_facts(event, store) for event in found_events]
         case OneEvent():
-            return event_facts(_session(store, op).event(op.sequence))
+            return event_facts(_session(store, op).event(op.sequence), store)
         case Info():
             session = _session(store, op)
             info = session.info()
@@ -144,9 +148,8 @@ def _perform(store: Store, op: Op) -> Any:
         case Sessions():
             return [info_facts(info) for info in pages(store.tenant(op.tenant), op)]
         case Read():
-            if op.tenant:
-                return list(map(event_facts, store.tenant(op.tenant).read(op.after, op.limit)))
-            return list(map(event_facts, store.read(op.after, op.limit)))
+            reading = store.tenant(op.tenant).read(op.after, op.limit)
+            return [event_facts(event, store) for event in reading]
         case Follow():
             return _follow(store, op)
         case Everything():
@@ -192,7 +195,7 @@ def _session(store: Store, op: Any) -> Session:
     if opening is None:
         return store.tenant(op.tenant).session(op.session)
     return store.tenant(op.tenant).session(
-        op.session, user_id=opening.user_id, title=opening.title, metadata=opening.metadata
+        op.session, **{name: getattr(opening, name) for name in opening.__slots__}
     )
 
 
@@ -207,7 +210,7 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
         options |= {
             name: getattr(new, name)
             for name in New.__slots__
-            if name not in ("body", "kind", "redacted", "role") and getattr(new, name) is not None
+            if name not in ("body", "kind") and getattr(new, name) is not None
         }
         if new.kind == "message" and not op.as_event:
             return session.append(new.body, **options)
@@ -216,11 +219,6 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
     return session.append_many(
         [new.body for new in op.events], ids=ids if any(ids) else None, **options
     )
-
-
-def placed(ack: Ack) -> Placed:
-    """What a settled ack says."""
-    return Placed(ack.first, ack.last, ack.position, ack.event_id, ack.already)
 
 
 def _queued(store: Store, op: Queued) -> Any:
@@ -240,11 +238,12 @@ def _queued(store: Store, op: Queued) -> Any:
 
 def _follow(store: Store, op: Follow) -> list[Exact]:
     if op.session is None:
-        subscription = store.tenant(op.tenant).subscribe(after=op.after)
+        subscription = store.tenant(op.tenant).subscribe(after=op.after, kinds=op.kinds)
     else:
-        subscription = store.tenant(op.tenant).session(op.session).subscribe(op.after)
+        subscription = store.tenant(op.tenant).session(op.session).subscribe(op.after, op.kinds)
     with subscription:
-        return list(map(event_facts, itertools.islice(iter(subscription), op.count)))
+        taken = itertools.islice(iter(subscription), op.count)
+        return [event_facts(event, store) for event in taken]
 
 
 def pages(tenant: Tenant, op: Sessions) -> list[SessionInfo]:
@@ -259,8 +258,15 @@ def pages(tenant: Tenant, op: Sessions) -> list[SessionInfo]:
             return found
 
 
-def event_facts(event: Event) -> Exact:
-    """All of an event but its recorded time, comparable with ``Kept.facts``."""
+def event_facts(event: Event, store: Store | None = None) -> Exact:
+    """All of an event but its recorded time, comparable with ``Kept.facts``.
+
+    Args:
+        event: The event.
+        store: Where its blobs are; None for an event that names none.
+    """
+    assert store is not None or not event.blobs
+    blobs = store.tenant(event.tenant).blobs if store is not None else None
     return (
         event.tenant,
         event.session,
@@ -271,7 +277,7 @@ def event_facts(event: Event) -> Exact:
         event.branch,
         event.kind,
         event.role,
-        exact(event.body),
+        exact(told_body(event.kind, event.body)),
         exact(event.metadata),
         event.id,
         event.event_id,
@@ -282,7 +288,9 @@ def event_facts(event: Event) -> Exact:
         event.speech_id,
         event.request_id,
         exact(event.opening),
-        event.redacted,
+        ()
+        if blobs is None or event.kind == "base"
+        else tuple([blobs.read(address) for address in event.blobs]),
     )
 
 
@@ -295,11 +303,17 @@ def info_facts(info: SessionInfo) -> Exact:
         info.name,
         info.number,
         info.user_id,
+        info.account_id,
+        info.agent_id,
+        info.workspace,
         info.title,
-        exact(info.metadata),
+        info.status,
+        info.labels,
+        content(info.metadata),
         info.event_count,
         info.message_count,
         info.head,
+        info.first_sequence,
         info.last_sequence,
         info.last_position,
     )
@@ -307,9 +321,10 @@ def info_facts(info: SessionInfo) -> Exact:
 
 def everything(store: Store) -> dict[str, Any]:
     """All that can be asked of a store."""
-    read = list(map(event_facts, store.read()))
+    read = [event_facts(event, store) for event in store.read()]
     tenants = store.tenants()
-    names = sorted({(each[0], each[1]) for each in read if each[1]})  # tombstones have no name
+    # Tombstones have no name, and what belongs to users and tenants one that is longer than any.
+    names = sorted({(each[0], each[1]) for each in read if 0 < len(each[1]) <= 512})
     positions = [event.position for event in store.read(voids=True)]
     assert positions == list(range(1, store.last_position + 1))
     return {
@@ -342,6 +357,8 @@ class Worker:
         self._socket.settimeout(4 * HANG_S)
         self._socket.connect(address)
         self.pid: int = self._receive()
+        self._process = os.pidfd_open(self.pid)
+        self._is_closed = False
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Call a function of ``_Desk`` over there."""
@@ -374,12 +391,18 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Let it go; it closes its stores and ends."""
+        """Let it go; it closes its stores and ends, and has ended when this returns."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         with contextlib.suppress(OSError):  # also when it was closed before
             self._socket.shutdown(socket.SHUT_WR)
             while self._socket.recv(65_536):
                 pass
         self._socket.close()
+        ended, _, _ = select.select([self._process], [], [], 4 * HANG_S)
+        os.close(self._process)
+        assert ended, "the other process does not end"
 
     def _send(self, value: Any) -> None:
         _send(self._socket, value)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.model.model import (
+from tests.model.lines import line_of
+from tests.model.model import ModelStore
+from tests.model.operations import (
     Append,
     Batch,
     Branches,
@@ -22,21 +25,18 @@ from tests.model.model import (
     History,
     Info,
     Load,
-    ModelStore,
     New,
     OneEvent,
     Op,
     Opening,
     Queued,
     Read,
-    Redact,
     Sessions,
     Share,
     State,
     Update,
-    line_of,
 )
-from tests.model.model import Path as PathOp
+from tests.model.operations import Path as PathOp
 
 TENANTS = ("", "a", "a:")
 
@@ -57,7 +57,17 @@ NAMES = (
     "é" * 256,
     "0000000001",
 )
-KINDS = ("event", "summary", "label", "custom", "interruption", "tool:call", "é")
+KINDS = (
+    "event",
+    "summary",
+    "label",
+    "custom",
+    "interruption",
+    "tool:call",
+    "é",
+    "metric",
+    "annotation",
+)
 KEYS = ("k", "K", "k\x00", "😀" * 256)
 IDS = ("e1", "E1", "e:1", "1.0000000000x")
 USERS = (None, "u", "u7")
@@ -136,7 +146,11 @@ openings = st.one_of(
         Opening,
         user_id=st.sampled_from(USERS),
         title=st.sampled_from([None, "", "A title"]),
-        metadata=st.none() | st.dictionaries(_texts, _scalars, max_size=2),
+        metadata=st.one_of(
+            st.none(),
+            st.just({"k": 1, "a.b": None}),
+            st.dictionaries(_texts, _scalars, max_size=2),
+        ),
     ),
 )
 
@@ -146,11 +160,17 @@ def flood(count: int, mark: int) -> tuple[New, ...]:
     return tuple([New({"role": "user", "content": "flood", "n": [mark, n]}) for n in range(count)])
 
 
-def program(random: Random, count: int, *, branches: bool = False) -> list[Op]:
+def program(
+    random: Random,
+    count: int,
+    *,
+    branches: bool = False,
+    draw_more: Callable[[Random, ModelStore, int], Op] | None = None,
+) -> list[Op]:
     """A program of operations whose every answer a ``ModelStore`` knows; same seed, same program.
 
     Includes one flood, so that there is something to cut. With branches half of the operations
-    make, move between and read them.
+    make, move between and read them. With ``draw_more`` three of four are what that draws.
     """
     model = ModelStore()
     past: list[Append] = []
@@ -159,6 +179,8 @@ def program(random: Random, count: int, *, branches: bool = False) -> list[Op]:
     for number in range(count):
         if number == flood_at:
             op: Op = Append(random.choice(TENANTS), random.choice(NAMES), flood(2_100, number))
+        elif draw_more is not None and random.randrange(4):
+            op = draw_more(random, model, number)
         elif branches and random.randrange(2):
             op = _draw_branching(random, model, number)
         else:
@@ -174,7 +196,7 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
     tenant, name = random.choice(TENANTS), random.choice(NAMES)
     session = model.sessions.get((tenant, name))
     head = -1 if session is None else session.head
-    match random.randrange(17):
+    match random.randrange(16):
         case 0 | 1 | 2 | 3:
             return Append(
                 tenant,
@@ -229,11 +251,6 @@ def _draw(random: Random, model: ModelStore, past: list[Append], number: int) ->
             keys = random.sample(VARIABLES, 3)
             value = random.choice([*SPECIAL_BODIES, None, number])
             return Update(tenant, name, {keys[0]: value, keys[1]: number}, (keys[2],))
-        case 16 if session is not None:
-            first = random.randrange(len(session.events))
-            stop = first + random.choice([0, 0, 1, 3, 30, 2_000])
-            stop = max(first, min(stop, len(session.events) - random.randrange(2)))
-            return Redact(tenant, name, first, stop)
     last: list[Op] = [Info(tenant, name), OneEvent(tenant, name, random.randrange(5))]
     return random.choice([*last, State(tenant, name)])
 

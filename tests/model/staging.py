@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engine import Ack
 from eventlog.failpoints import failpoints
+from tests.model.answers import Placed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HANG_S = 30.0  # nothing in a store may take longer; whatever waits for it fails then
@@ -134,3 +136,8 @@ def run_script(script: str, *arguments: str | Path, code: int | None = 0) -> str
     if code is not None:
         assert process.returncode == code, (process.returncode, complaints)
     return output
+
+
+def placed(ack: Ack) -> Placed:
+    """What a settled ack says."""
+    return Placed(ack.first, ack.last, ack.position, ack.event_id, ack.already)

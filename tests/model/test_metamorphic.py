@@ -14,12 +14,15 @@ import pytest
 from engine import Store
 from eventlog.errors import TurnlogError
 from tests.model.actors import Worker, Workers, perform
-from tests.model.model import Append, Everything, ModelStore, New, Op
+from tests.model.model import ModelStore
+from tests.model.noun_programs import draw_noun
+from tests.model.operations import Append, Everything, New, Op
 from tests.model.programs import program
 from tests.model.staging import HANG_S
 
 SEEDS = (1, 2)
 BRANCHING_SEEDS = (3, 4)
+NOUN_SEEDS = (6, 7)
 OPERATIONS = 90
 DIALOGUES = 400
 
@@ -91,11 +94,16 @@ RUNS: dict[str, Run] = {
 }
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *BRANCHING_SEEDS])
+@pytest.mark.parametrize("seed", [*SEEDS, *BRANCHING_SEEDS, *NOUN_SEEDS])
 def test_what_can_be_observed_does_not_depend_on_how_it_was_run(
     seed: int, tmp_path: Path, workers: Workers
 ) -> None:
-    ops = program(Random(seed), OPERATIONS, branches=seed in BRANCHING_SEEDS)
+    ops = program(
+        Random(seed),
+        OPERATIONS,
+        branches=seed in BRANCHING_SEEDS,
+        draw_more=draw_noun if seed in NOUN_SEEDS else None,
+    )
     model = ModelStore()
     expected = [model.answer(op) for op in ops]
     digests = {"the model": digest(expected)}

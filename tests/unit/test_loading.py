@@ -19,7 +19,9 @@ from eventlog.errors import (
     TurnlogError,
     UsageError,
 )
-from tests.model.model import New, Opening, exact, line_of
+from tests.model.answers import exact
+from tests.model.lines import line_of
+from tests.model.operations import New, Opening
 from tests.model.programs import SPECIAL_BODIES
 from tests.model.staging import HANG_S, run_script
 

@@ -37,7 +37,7 @@ from eventlog.limits import (
     METADATA_BYTES_MAX,
     NAME_BYTES_MAX,
 )
-from tests.model.model import exact
+from tests.model.answers import exact
 from tests.model.programs import SPECIAL_BODIES, messages, values
 from tests.model.staging import HANG_S, halted, run_script
 

@@ -18,7 +18,7 @@ from eventlog.idruns import IdRuns
 from eventlog.limits import PAGE_EVENTS
 from eventlog.tables import WriteTables
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, halted, in_threads
 
 LONG = 20_000

@@ -35,7 +35,7 @@ from engine.session import Session
 from eventlog import lookups
 from tests.format.values import identical
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, halted
 from tests.unit.belongings import fill
 

@@ -12,7 +12,7 @@ from engine import SessionInfo, Store
 from engine.store import Tenant
 from eventlog.errors import UsageError
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, halted
 
 

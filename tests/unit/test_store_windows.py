@@ -19,7 +19,7 @@ from eventlog.failpoints import NAMES, failpoints, raise_
 from eventlog.index import LooseIndex
 from eventlog.limits import HOT_TABLE_POSITIONS
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, Halt, busy_threads, halted, in_threads, once, run_script
 
 COMMIT_STEPS = sorted(name for name in NAMES if name.startswith("commit."))

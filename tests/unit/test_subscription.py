@@ -15,7 +15,7 @@ import pytest
 from engine import Event, Store, Subscription, reading
 from eventlog.errors import CorruptionError, SessionGoneError, StoreClosedError, UsageError
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, halted, in_threads
 
 

@@ -13,7 +13,7 @@ import pytest
 from engine import Store
 from eventlog.errors import NotUpToBoundError, StoreClosedError, UsageError
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S, in_threads
 
 
