@@ -1,4 +1,4 @@
-"""Every public call of a store in a child that inherited it by a fork; run by ``test_forked_process``."""
+"""Every public call of a store in a child that a fork gave it; see ``test_forked_process``."""
 
 from __future__ import annotations
 

@@ -338,10 +338,10 @@ def test_dictionaries_of_a_redacted_session_are_stale(opened: Store) -> None:
     session = plant(opened, "sealed")
     number = session.info().number  # type: ignore[union-attr]
     with opened._log.views.transaction() as tables:
-        assert not _has_gone(tables, number)
+        assert not _has_gone(tables, number, 0)
     session.redact(0, 0)
     with opened._log.views.transaction() as tables:
-        assert _has_gone(tables, number)
+        assert _has_gone(tables, number, 0)
         assert recoding_of(tables).stale == {}
 
 
