@@ -27,6 +27,7 @@ def line_of(
         "speech_id": new.speech_id,
         "request_id": new.request_id,
         "opening": None if not opening else escape(opening),
+        "blobs": len(new.blobs) or None,  # whose names are the store's
         "metadata": None if new.metadata is None else escape(new.metadata),
         "body": escape(new.body),
     }

@@ -99,6 +99,8 @@ class ModelStore(Reading):
 
     def append(self, op: Append) -> Placed | Refused:
         """See ``Append``. Checks come in the order: idempotency, expected head, ids."""
+        if op.parent is not None and op.events[0].kind in ("metric", "annotation"):
+            return Refused("UsageError")  # they follow nothing
         session = self.sessions.get((op.tenant, op.session))
         digest = (
             op.parent,

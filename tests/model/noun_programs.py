@@ -14,7 +14,7 @@ from tests.model.documents import Documents, Owner, WriteDocument
 from tests.model.facts import Link, NameBranch, Say, TipOf, Told
 from tests.model.listing import Listed
 from tests.model.model import ModelStore
-from tests.model.operations import Append, New, Op, Purge
+from tests.model.operations import Append, Fork, New, Op, Purge, RollUp
 from tests.model.programs import KEYS, NAMES, TENANTS
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
@@ -37,41 +37,131 @@ def said(what: str, number: int, tokens: int | None) -> New:
     return New(body, tokens=tokens)
 
 
-def draw_noun(random: Random, model: ModelStore, number: int) -> Op:
-    """An operation on one of few sessions."""
+def draw_noun(random: Random, model: ModelStore, number: int, theme: str | None = None) -> Op:
+    """An operation on one of few sessions, of all or of one theme."""
     tenant, name = random.choice(TENANTS[:2]), random.choice(NAMES[:2])
+    if theme is not None:  # of one session, mostly
+        tenant, name = TENANTS[0], NAMES[random.choice([0, 0, 0, 1])]
     session = model.sessions.get((tenant, name))
-    count = 0 if session is None else len(session.events)
     if session is None:
         return Append(tenant, name, tuple([New({"n": [number, each]}) for each in range(3)]))
+    count = len(session.events)
     at = random.randrange(max(0, count - 9), count + 1)
-    kind = random.choice([_write, _write, _talk, _read, _read, _whole])
-    return kind(random, model, tenant, name, at, number)
+    write, read = THEMES[theme or random.choice(list(THEMES))]
+    draw = random.choice([write, write, write, read, read, _talk, _talk, _whole])
+    return draw(random, model, tenant, name, at, number)
 
 
-def _write(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
-    owner: Owner = random.choice([("session", name), ("user", "u"), ("tenant", "")])
-    key = random.choice([None, None, *KEYS])
-    calls = ("open", "open", "waiting", "resume", "done", "failed", "abandon")
+def _say(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    on = random.choice([(), (), (("on", at),), (("on", number % 5),)])
+    label = random.choice(["l", "k", "l.1"])
+    status = (random.choice(["open", "done", None]),)
+    owner = ((random.choice(["user_id", "agent_id"]), random.choice(["u", None])),)
+    kept = random.choice([(), (("delete", ("k",)),)])
     return random.choice(
         [
-            Say(tenant, name, "set_status", (random.choice(["open", "done"]),), ()),
-            Say(tenant, name, "set_owner", (), (("user_id", random.choice(["u", None])),)),
-            Say(tenant, name, "label", ("l",), (("on", at),)),
-            Say(tenant, name, "update_metadata", ({"k": number},), ()),
-            Say(tenant, name, random.choice(["hold", "release_hold"]), ("case",), ()),
-            RecordUsage(tenant, name, "turn", (("input_tokens", number), ("cost", 0.5)), at, key),
-            RecordUsage(tenant, name, "turn", (("output_tokens", 1), ("model", "m"))),
-            WriteDocument(tenant, owner, "d", "append", f"line {number}\n", None, key),
-            WriteDocument(tenant, owner, "d", random.choice(["write", "delete"]), "new"),
-            WriteArtifact(tenant, name, "a", random.choice(["x", b"y" * 5_000]), None, at, key),
-            StepRun(tenant, name, f"r{number % 3}", random.choice(["begin", "mark"]), "running"),
-            StepRun(tenant, name, f"r{number % 3}", "end", "failed", number),
-            StepCall(tenant, name, "c1", random.choice(calls), number, at),  # type: ignore[arg-type]
+            Say(tenant, name, random.choice(["set_status", "set_summary"]), status),
+            Say(tenant, name, "set_status", status, (("detail", number),)),
+            Say(tenant, name, "set_owner", (), owner),
+            Say(tenant, name, "label", (label,), on),
+            Say(tenant, name, random.choice(["label", "unlabel"]), (label,), on),
+            Say(tenant, name, "update_metadata", ({"j": number},), kept),
+            Say(tenant, name, "update_metadata", ({"k": number},)),
+            Say(tenant, name, random.choice(["hold", "release_hold"]), ("case",)),
             NameBranch(tenant, name, "b", at),
+            NameBranch(tenant, name, "b", None, is_set=False),
             Link(tenant, name, max(0, at - 1), (0,)),
         ]
     )
+
+
+def _told(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    return random.choice(
+        [
+            Told(tenant, name),
+            Told(tenant, name, at),
+            TipOf(tenant, name, "b"),
+            Listed(None, 2, (("user_id", "u"),)),
+            Listed(tenant, 50, (("status", "open"),)),
+            Listed(tenant, 1, (("label", "l"),)),
+            Listed(tenant, 1, (), (("k", random.choice([number, number - 1, number - 2])),)),
+        ]
+    )
+
+
+def _use(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    key = random.choice([None, None, *KEYS])
+    given = random.choice([("input_tokens", number), ("seconds", 0.5), ("cost", number)])
+    user = random.choice([(), (("user_id", "w"),)])
+    owner = (("user_id", random.choice(["u", None])),)
+    return random.choice(
+        [
+            RecordUsage(tenant, name, "turn", (given, *user), random.choice([None, at]), key),
+            RecordUsage(tenant, name, "turn", (given, ("model", "m")), random.choice([None, at])),
+            RecordUsage(tenant, name, "turn", (("cost", 2), ("currency", "EUR"))),
+            Say(tenant, name, "set_owner", (), owner),
+            Fork(tenant, name, max(0, at - 1)),
+        ]
+    )
+
+
+def _used(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    return random.choice(
+        [
+            SessionUsage(tenant, name, "turn", None, random.choice([None, at]), has_days=False),
+            SessionUsage(tenant, name, "turn", random.randrange(4), has_days=False),
+            SessionUsage(tenant, name, "turn", sequence=at, has_days=False),
+        ]
+    )
+
+
+def _make(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    owner: Owner = random.choice([("session", name), ("session", name), ("user", "u")])
+    key = random.choice([None, None, None, *KEYS])
+    version = random.choice([None, None, None, -1, number])
+    content = random.choice(["x", b"y" * 5_000, "é" * 2_100, b""])
+    media = random.choice([None, "text/plain"])
+    return random.choice(
+        [
+            WriteDocument(tenant, owner, "d", "append", f"line {number}\n", version, key),
+            WriteDocument(tenant, owner, "d", "append", f"more {number}", None),
+            WriteDocument(tenant, owner, "d", "write", f"new {number}", version),
+            WriteDocument(tenant, owner, "d", random.choice(["write", "delete"]), ""),
+            WriteArtifact(tenant, name, "a", content, media, random.choice([None, at]), key),
+            WriteArtifact(tenant, name, "a", content, media),
+            Fork(tenant, name, max(0, at - 1)),
+        ]
+    )
+
+
+def _made(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    return random.choice(
+        [
+            Documents(tenant, ("session", name), random.choice([None, at])),
+            Documents(tenant, ("user", "u")),
+            Artifacts(tenant, name, random.choice([None, at])),
+            Artifacts(tenant, name, None, True, random.choice([None, at])),
+        ]
+    )
+
+
+def _work(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    steps = ("open", "open", "waiting", "resume", "done", "failed", "abandon")
+    call, run = f"c{number % 2 + 1}", f"r{number % 2}"
+    return random.choice(
+        [
+            StepRun(tenant, name, run, random.choice(["begin", "mark"]), "running", None),
+            StepRun(tenant, name, run, "begin", "queued", {"n": number}),
+            StepRun(tenant, name, run, "end", "failed", number),
+            StepCall(tenant, name, call, random.choice(steps), number, at),  # type: ignore[arg-type]
+            StepCall(tenant, name, call, random.choice(steps)),  # type: ignore[arg-type]
+        ]
+    )
+
+
+def _worked(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    states = random.choice([None, None, ("open", "waiting")])
+    return Calls(tenant, name, random.choice([None, at]), states)
 
 
 def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
@@ -82,28 +172,24 @@ def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, nu
         [
             Append(tenant, name, (new,), as_event=True, parent=parent),
             Append(tenant, name, (new,), as_event=True),
+            Append(tenant, name, (new,), as_event=True),
             AppendBlobs(tenant, name, body, (b"z" * 9_000, str(number).encode()), parent),
         ]
     )
 
 
-def _read(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
-    last, tokens = random.choice([None, 1, 4]), random.choice([None, 20])
+def _shown(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    last, tokens = random.choice([None, None, 1, 4]), random.choice([None, None, 8, 20])
+    exchanges = random.choice([None, None, 1, 2])
+    leaf = random.choice([None, None, at])
     return random.choice(
         [
-            Told(tenant, name, random.choice([None, at])),
-            SessionUsage(tenant, name, "turn", None, random.choice([None, at]), has_days=False),
-            SessionUsage(tenant, name, "turn", sequence=at, has_days=False),
-            Documents(tenant, ("session", name), random.choice([None, at])),
-            Documents(tenant, ("user", "u")),
-            Artifacts(tenant, name, random.choice([None, at]), number % 2 == 0),
-            Calls(tenant, name, random.choice([None, at])),
-            Window(tenant, name, last, random.choice([None, 2]), tokens, random.choice([None, at])),
-            TipOf(tenant, name, "b"),
-            Overflow(tenant, name),
-            Listed(None, 2, (("user_id", "u"),)),
-            Listed(tenant, 50, (("status", "open"),)),
-            Listed(tenant, 1, (("label", "l"),), (("k", number - 1),)),
+            Window(tenant, name, last, exchanges, tokens, leaf),
+            Window(tenant, name, None, None, tokens),
+            Window(tenant, name, last, is_repaired=False),
+            Overflow(tenant, name, random.choice([None, at])),
+            Compact(tenant, name, random.choice([0, 2, 8]), keep=random.choice([(), (at,)])),
+            Compact(tenant, name, 0, through=at),
         ]
     )
 
@@ -111,12 +197,22 @@ def _read(random: Random, model: ModelStore, tenant: str, name: str, at: int, nu
 def _whole(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
     session = model.sessions[(tenant, name)]
     found: list[Op] = [
-        Compact(tenant, name, random.choice([0, 2, 8])),
-        Retain(tenant, None, random.choice([5, 40]), is_dry=number % 2 == 0, is_archived=True),
-        Forget(tenant, "u", number % 2 == 0),
-        Purge(tenant, name, max(1, at)),
+        Retain(tenant, None, random.choice([5, 12]), is_dry=number % 3 == 0, is_archived=True),
+        Purge(tenant, name, max(1, at - random.randrange(9))),
+        RollUp(tenant, name),
     ]
-    if not session.first:
+    if number % 9 == 0:
+        found = [Forget(tenant, "u", number % 2 == 0)]
+    elif not session.first:
         leaf = random.choice([None, at])
         found += [Clone(tenant, name, random.choice(NAMES), leaf)] * 3
     return random.choice(found)
+
+
+THEMES = {
+    "facts": (_say, _told),
+    "usage": (_use, _used),
+    "contents": (_make, _made),
+    "works": (_work, _worked),
+    "views": (_talk, _shown),
+}

@@ -12,7 +12,7 @@ from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
 from tests.model.facts import find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
-from tests.model.noun_programs import TURNS, draw_noun, said
+from tests.model.noun_programs import THEMES, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
 from tests.model.programs import NAMES, tenants
 from tests.model.retention import Forget, Retain
@@ -33,20 +33,27 @@ datas = st.integers(0, len(DATA) - 1)  # of which one
 class WholeRules(Ruled):
     """The part of the machine for what concerns whole sessions and whole stores."""
 
-    @rule(side=sides, actors=st.lists(actors, min_size=1, max_size=3), seed=counts, count=lengths)
-    def life(self, side: int, actors: list[str], seed: int, count: int) -> None:
+    @rule(
+        side=sides,
+        actors=st.lists(actors, min_size=1, max_size=3),
+        seed=counts,
+        count=lengths,
+        theme=st.sampled_from([None, *THEMES]),
+    )
+    def life(self, side: int, actors: list[str], seed: int, count: int, theme: str | None) -> None:
         """Much that happens to few sessions, so that one thing meets what another one left."""
         it = self.sides[side]
         random = Random(seed)
         for number in range(count):
             self.marks += 1
-            it.check(actors[number % len(actors)], draw_noun(random, it.model, self.marks))
+            actor = actors[number % len(actors)]
+            it.check(actor, draw_noun(random, it.model, self.marks, theme))
 
-    @rule(side=sides, actor=actors, seed=counts, count=lengths)
-    def another_life(self, side: int, actor: str, seed: int, count: int) -> None:
-        """As ``life``; twice, so that it is as often as two others."""
+    @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*THEMES]))
+    def another_life(self, side: int, actor: str, seed: int, count: int, theme: str) -> None:
+        """As ``life``, of a store that was just opened, and as often."""
         self.sides[side].reopen("here")
-        self.life(side=side, actors=[actor, "here"], seed=seed, count=count)
+        self.life(side=side, actors=[actor, "here"], seed=seed, count=count, theme=theme)
 
     # Views
 

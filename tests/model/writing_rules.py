@@ -48,6 +48,11 @@ from tests.model.sessions import CONTROLS
 from tests.model.side import FLOOD_EVENTS_MAX, Ruled, actors, counts, parent_of, parents, sides
 
 
+def _is_own(line: dict[str, Any]) -> bool:
+    """Whether a line says what only the store knows: processes, times, what it was in order."""
+    return line["kind"] in ("base", "documents", "runs", "tool_calls") or "blobs" in line
+
+
 class WritingRules(Ruled):
     """The part of the machine that writes."""
 
@@ -185,6 +190,8 @@ class WritingRules(Ruled):
         it = self.sides[side]
         session = it.model.sessions.get((tenant, name))
         lines = [] if session is None else it.model.lines(tenant, name)[-skipped or len(IDS) :]
+        own = [place for place, line in enumerate(lines, 1) if _is_own(line)]
+        lines = lines[max(own, default=0) :]
         following = 0 if session is None else len(session.events)
         head = -1 if session is None else session.head
         for new in added:
