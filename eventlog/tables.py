@@ -138,10 +138,10 @@ class ReadTables:
         try:
             found = cursor.set_range(max(prefix, start)) if prefix else cursor.first()
             while found:
-                key, value = cursor.item()
+                key = cursor.key()
                 if not key.startswith(prefix):
-                    return
-                yield key, value
+                    return  # without the value of that row, which may be of many MiB
+                yield key, cursor.value()
                 found = cursor.next()
         finally:
             cursor.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import AppendConflictError, InvalidNameError, Session, Store, UsageError
 from engine.toolcalls import STATES
+from tests.model.staging import run_script
 from tests.unit.belongings import HANG_S, USER
 
 STEPS: dict[str, Callable[[Session], Any]] = {
@@ -116,6 +119,121 @@ def test_a_cancelled_turn_leaves_its_call_open(checked_store: Callable[..., Stor
     call = checked_store().session("a")
     assert [each["content"] for each in call.history()] == ["and then?", "let me loo"]
     assert [(each.state, each.event) for each in call.tool_calls.list()] == [("open", 1)]
+
+
+CALLS = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+ASKS = {"role": "assistant", "content": None, "tool_calls": [CALLS]}
+
+
+async def turn(call: Session) -> AsyncIterator[Any]:
+    """A turn of an agent with a tool, the ack of each step when it is durable."""
+    yield await call.append(USER)
+    yield await call.runs.begin("run")
+    yield await call.append({"role": "assistant", "content": "let me loo"})
+    yield await call.append(ASKS)
+    yield await call.tool_calls.open("c", "search", event=call.head)
+    yield await call.tool_calls.waiting("c", "approval")
+    yield await call.tool_calls.resume("c")
+    yield await (await call.artifacts.write_async("found", "half of it"))
+    yield await call.append({"role": "tool", "tool_call_id": "c", "content": "found"})
+    yield await call.tool_calls.done("c", event=call.head)
+    yield await call.record_usage(input_tokens=3)
+    yield await call.runs.end("run")
+
+
+STEP_COUNT = 12
+STATES_AFTER = [None] * 4 + ["open", "waiting", "open", "open", "open"] + ["done"] * 3
+
+
+def require_steps(call: Session, count: int) -> None:
+    """All that was done up to then is there, and what was open is told to be."""
+    public = [USER, {"role": "assistant", "content": "let me loo"}, ASKS]
+    public.append({"role": "tool", "tool_call_id": "c", "content": "found"})
+    after = (0, 2, 3, 8)
+    assert call.history() == [body for body, at in zip(public, after, strict=True) if at < count]
+    state = STATES_AFTER[count - 1] if count else None
+    assert [each.state for each in call.tool_calls.list()] == ([state] if state else [])
+    assert call.artifacts.list() == (["found"] if count > 7 else [])
+    assert call.usage().totals.record_count == (1 if count > 10 else 0)
+    window = call.window_entries()
+    made = [entry.synthetic for entry in window.entries if entry.synthetic]
+    is_dangling = count == 4  # nobody said that the call is open
+    assert made == (["result"] if is_dangling else [])
+
+
+@pytest.mark.parametrize("when", ["before", "at-once", "later"])
+@pytest.mark.parametrize("step", range(STEP_COUNT + 1))
+def test_a_turn_that_is_cancelled_anywhere_leaves_all_of_it(
+    checked_store: Callable[..., Store], step: int, when: str
+) -> None:
+    """agno PR 6640, nanobot 2526, atlas-ui-3 755, apex 353: cancelling a turn threw it away. What
+    was durable stays, and of what was on its way nothing or all."""
+    store = checked_store()
+    reached = asyncio.Event()
+    done: list[int] = []
+
+    async def work() -> None:
+        async for ack in turn(store.session("a")):
+            done.append(ack.first)
+            if len(done) == step:
+                if when != "at-once":
+                    reached.set()
+                if when == "before":
+                    await asyncio.Event().wait()
+                reached.set()
+
+    async def cancelled() -> None:
+        if not step:
+            reached.set()
+        task = asyncio.create_task(work())
+        waiting = asyncio.create_task(reached.wait())
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if when == "later":
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    store.close()
+    call = checked_store().session("a")
+    info = call.info()
+    count = 0 if info is None else info.event_count
+    assert len(done) <= count <= len(done) + 1
+    require_steps(call, count)
+    statuses = [run.status for run in call.runs.list()]
+    assert statuses == ([] if count < 2 else ["succeeded" if count == STEP_COUNT else "running"])
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from engine import Store
+from tests.unit.test_tool_calls import turn
+
+async def work():
+    step = 0
+    async for _ in turn(store.session("a")):
+        step += 1
+        if step == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+store = Store.open(sys.argv[1])
+asyncio.run(work())
+"""
+
+
+@pytest.mark.parametrize("step", range(1, STEP_COUNT + 1))
+def test_a_turn_whose_process_is_killed_leaves_all_of_it(store_path: Path, step: int) -> None:
+    """hermes-agent 92079, apex 353: a turn was saved at its end, and a kill lost all of it. Its run
+    is told to be interrupted."""
+    run_script(KILLED, store_path, str(step), code=-9)
+    with Store.open(store_path) as store:
+        call = store.session("a")
+        require_steps(call, step)
+        statuses = [run.status for run in call.runs.list()]
+        ended = "succeeded" if step == STEP_COUNT else "interrupted"
+        assert statuses == ([] if step < 2 else [ended])
+        assert store.check().ok
 
 
 def test_a_tool_that_waits_for_approval_is_no_dangling_one(store: Store) -> None:
