@@ -222,7 +222,8 @@ class Compacting(Viewing):
             return None
         given.require_kept(scan, through)
         scan.floor = 0  # what was trimmed is summarised too, unless an earlier one stands for it
-        window = collect(scan, Limits(None), Form(repair=False, count=count, is_counted=True))
+        form = Form(repair=False, running=running or (), count=count, is_counted=True)
+        window = collect(scan, Limits(None), form)
         covered = _covered(scan, window)
         bounds = _Bounds(window.entries, running)
         if through is None:

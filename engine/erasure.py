@@ -11,7 +11,7 @@ from eventlog.blobcollect import Collection
 from eventlog.errors import CorruptionError, FormatVersionError
 from eventlog.limits import CLOSE_DEADLINE_MS
 from eventlog.log import Log
-from eventlog.overwriting import OverwriteDeleted
+from eventlog.overwriting import OverwriteVoid
 from eventlog.place import FORMAT_VERSION
 from eventlog.reclaim import Reclaim
 from eventlog.removal import REMOVAL_VERSION
@@ -104,7 +104,7 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
 def finish_removals(path: Path) -> None:
     """Remove what deletions, erasures and purges left in a store, also those of killed processes.
 
-    Hot records of deleted sessions are overwritten too, as if they had been erased.
+    Void hot records are overwritten, as if their sessions had been erased.
 
     Raises:
         CorruptionError: What is left of a session cannot be removed, because it is damaged.
@@ -115,7 +115,7 @@ def finish_removals(path: Path) -> None:
         if log.environment.version < REMOVAL_VERSION:
             return
         log.flush(None)
-        log.writer.run(OverwriteDeleted(log.index, log.writer.pause))
+        log.writer.run(OverwriteVoid(log.index, log.writer.pause))
         log.flush(None)
         log.writer.run(Collection(log.writer.pause))
         for number, reason in log.writer.composer.stuck.items():

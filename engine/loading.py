@@ -53,6 +53,7 @@ from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, NO_PARENT
 if TYPE_CHECKING:
     from engine.store import Store
 
+_WITH_PARENTS: Final = BELONGS | {BRANCH_NAME}  # also in sessions that never branched
 WAIT_S: Final = 3600.0  # a load has nothing better to do than to wait for room
 
 
@@ -326,7 +327,7 @@ class Loader:
         if (
             is_linear
             and parent < arrival.first
-            and kind_code(event["kind"], loading=True) in BELONGS
+            and kind_code(event["kind"], loading=True) in _WITH_PARENTS
         ):
             return arrival.followed.get(parent, 0)
         return arrival.followed.get(parent)

@@ -258,21 +258,27 @@ class _Collector:
         tokens = block.tokens
         if self.is_simple and (not self.form.is_counted or 0 not in tokens[start:stop]):
             left = self.left
-            low = self._count_back(tokens, max(start, stop - self.room), stop)
-            self.is_full = low > start
-            if low == stop:
-                return
-            bodies, mentions = block.bodies(low, stop, _body_of, MENTION)
-            if all(bodies) or None not in bodies:
-                self.room -= stop - low
-                self.has_tools = self.has_tools or mentions
-                self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
-                return
+            wanted = max(start, stop - self.room)
+            low = self._count_back(tokens, wanted, stop)
+            if not (low > wanted and block.event(low - 1).redacted):
+                self.is_full = low > start
+                if low == stop:
+                    return
+                bodies, mentions = block.bodies(low, stop, _body_of, MENTION)
+                if all(bodies) or None not in bodies:
+                    self.room -= stop - low
+                    self.has_tools = self.has_tools or mentions
+                    self.pages.append(_Page(bodies, block.sequences[low:stop], tokens[low:stop]))
+                    return
             self.left, self.is_full = left, False  # some were redacted: they take no room
         taken: list[WindowEntry] = []
         for index in range(stop - 1, start - 1, -1):
+            if not self.room:
+                self.is_full = True
+                break
             event = block.event(index)
-            if not self._fits_exchange(block.roles[index], event):
+            before = block.event(index - 1) if event.redacted and index else None
+            if not self._fits_exchange(block.roles[index], event, before):
                 break
             if self._passes(event):
                 continue
@@ -302,8 +308,11 @@ class _Collector:
         self.left -= tokens
         return True
 
-    def _fits_exchange(self, role: int, event: Event) -> bool:
-        """Whether a message is in the last exchanges; counts the one that it begins."""
+    def _fits_exchange(self, role: int, event: Event, before: Event | None = None) -> bool:
+        """Whether a message is in the last exchanges; counts the one that it begins.
+
+        One that was redacted may have been a result: where it follows ``before``, a call.
+        """
         if self.exchanges is None:
             return True
         if self.exchanges == 0:
@@ -311,7 +320,9 @@ class _Collector:
             return False
         if role == _USER:
             tools = tools_of(event.body)
-            if tools is None or not tools.results:
+            called = None if before is None else tools_of(before.body)
+            is_result = tools is not None and tools.results
+            if not (is_result or (called is not None and called.calls)):
                 self.exchanges -= 1
         return True
 

@@ -16,6 +16,8 @@ from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.errors import SessionGoneError, SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX, STATE_PAGE_EVENTS
+from eventlog.overwriting import OverwriteVoid
+from eventlog.reclaim import Reclaim
 from eventlog.record import REDACTION
 from eventlog.redaction import Redact, Redacted
 
@@ -40,7 +42,7 @@ class RedactionReceipt:
         already_count: Events that had lost it before.
         kept_count: Events that keep what they say: of control kinds but ``metric`` and
             ``annotation``.
-        void_count: Events that a purge had removed.
+        void_count: Events that a purge had removed; what was left of them went now.
         sequence: Sequence of the ``redaction`` event that says so; None where there was nothing to
             redact.
         position: Its position.
@@ -95,6 +97,8 @@ class Redacting:
         is the session's state, which is changed by saying something else. Holds do not keep a
         redaction, which names the session itself, from being done.
 
+        A reader that is under way may still give what it has read: up to 256 events, or a segment.
+
         When it is done an event of kind ``redaction`` is appended, of ``first``, ``last`` and
         ``reason``, so that whoever keeps what events said can forget it. It is done in steps: one
         that was stopped, by an error or with its process, stays as far as it got, and goes on when
@@ -131,6 +135,9 @@ class Redacting:
         environment = log.environment
         task = Redact(number, first, last, log.index, log.writer.pause, lambda: environment.is_low)
         log.writer.run(task)
+        if task.redacted.voids:  # a purge leaves hot records as they are
+            log.writer.run(OverwriteVoid(log.index, log.writer.pause, number))
+            log.writer.run(Reclaim(number, log.index, log.writer.pause, lambda: environment.is_low))
         told, summaries = self._told_of(number, first, last)
         if task.redacted.events or (told is None and task.redacted.already):
             told = self._say(number, first, last, reason)

@@ -1,7 +1,8 @@
-"""Overwriting: what deleted sessions left in the hot log is overwritten, as if they were erased.
+"""Overwriting: what removals left in the hot log is overwritten, as an erasure does.
 
-A deletion leaves hot records as they are until their table is cut, which takes thousands of further
-events. Before a data file is rewritten to be rid of what was removed, that is too long.
+Deletions and purges leave hot records as they are until their table is cut, which takes thousands
+of further events. Before a data file is rewritten to be rid of what was removed, and where somebody
+asks for what was purged to be redacted, that is too long.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from eventlog.rows import ERASED, CommitRecord
 from eventlog.tables import WriteTables
 
 
-class OverwriteDeleted:
-    """The task that turns deletions into erasures; what is then to do is reclaimed as ever.
+class OverwriteVoid:
+    """The task that marks void hot records to be overwritten; reclaiming does it as ever.
 
     Args:
         index: The loose index; knows whose the hot records are.
         pause: Lets the GIL go when the slice is used up.
+        number: Those of this session alone.
     """
 
-    def __init__(self, index: LooseIndex, pause: Callable[[], None]) -> None:
+    def __init__(
+        self, index: LooseIndex, pause: Callable[[], None], number: int | None = None
+    ) -> None:
         self.done = False
         self._index = index
         self._pause = pause
-        self._numbers: list[int] | None = None
+        self._numbers = None if number is None else [number]
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
         """See ``Task``."""
@@ -52,11 +56,12 @@ class OverwriteDeleted:
             left = None if found is None else RemovalRow.decode(*found)
         except CorruptionError:
             return False  # check tells; nobody knows what was removed of it
-        if not row.is_gone or row.flags & ERASED:
+        if not (row.first or row.is_gone) or row.flags & ERASED:
             return False
-        row = row.copy()
-        row.flags |= ERASED
-        tables.put_rows([(key, row)])
+        if row.is_gone:
+            row = row.copy()
+            row.flags |= ERASED
+            tables.put_rows([(key, row)])
         if left is None:
             left = RemovalRow(row.first, 0, 0, 0, record.recorded_us)
         tables.put_removal(number, replace(left, hot_from=0, left=left.left | HOT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,25 +35,29 @@ class SegmentCache:
         self.dictionaries = LoadedDictionaries()
         self.on_begin: list[Callable[[tuple[int, int]], None]] = []  # others that forget then
         self.on_clear: list[Callable[[], None]] = []
+        self._beginning = threading.Lock()  # held while all forget; before any other
         self._epoch = (0, 0)
         self._kept: OrderedDict[bytes, tuple[bytes, Segment, int]] = OrderedDict()
 
     def begin(self, epoch: tuple[int, int]) -> None:
-        """Forget all segments when something was removed since.
+        """Forget all segments when something was removed since, and let others forget.
+
+        On return all have, whoever did it: another thread of that epoch waits for it.
 
         Args:
             epoch: ``CommitRecord.epoch`` of a transaction.
         """
         if epoch <= self._epoch:
             return
-        with self._lock:
+        with self._beginning:
             if epoch <= self._epoch:
                 return
-            self._epoch = epoch
-            self._kept.clear()
-            self.byte_count = 0
-        for begin in self.on_begin:
-            begin(epoch)
+            for begin in self.on_begin:
+                begin(epoch)
+            with self._lock:
+                self._kept.clear()
+                self.byte_count = 0
+                self._epoch = epoch
 
     def load(
         self,
