@@ -133,7 +133,7 @@ class Upkeep:
     def vacuum(path: str | Path, *, progress: Progress | None = None) -> VacuumReport:
         """Rewrite the data file of a store that no process has open, this one neither.
 
-        Free pages go back to the file system, what was deleted or erased is in the file no more,
+        Free pages go back to the file system, what was removed in any way is in the file no more,
         but for contents that nothing has named for less than an hour, and all events are sealed and
         compressed harder than beside appends. Costs the space of a second
         data file beside the store while it works. Killed, it leaves the store as it was or

@@ -150,6 +150,23 @@ def test_what_was_removed_is_in_no_page_any_more(tmp_path: Path) -> None:
     assert len(lines(path)) == 40
 
 
+def test_what_was_purged_is_in_the_file_no_more(path: Path) -> None:
+    """Hot records of purged events stay until their table is cut, and were copied row by row."""
+    with Store.open(path) as store:
+        session = store.session("purged")
+        for number in range(8):
+            text = f"{SECRET} {number}" if number < 4 else f"kept {number}"
+            session.append({"role": "user", "content": text}).result()
+        session.purge(4).result()
+        history = session.history()
+    assert SECRET.encode() in everything(path)
+    Store.vacuum(path)
+    assert SECRET.encode() not in everything(path)
+    with Store.open(path, create=False) as store:
+        assert store.check().ok
+        assert store.session("purged").history() == history
+
+
 def test_lock_files_tell_of_nobody_any_more(path: Path) -> None:
     """A slot holds the command line of a process, and that of a dead one stays for ever."""
     slot = json.dumps({"pid": 1, "command": SECRET}).encode().ljust(RECORD_BYTES - 1) + b"\n"
