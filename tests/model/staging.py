@@ -112,13 +112,16 @@ def busy_threads() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def run_script(script: str, *arguments: str | Path, code: int | None = 0) -> str:
+def run_script(
+    script: str, *arguments: str | Path, code: int | None = 0, seconds: float = HANG_S
+) -> str:
     """Run Python in a process of its own and give what it printed.
 
     Args:
         script: The program; it finds ``engine`` and ``tests``.
         arguments: Its ``sys.argv[1:]``.
         code: The exit status that it must have; None for any.
+        seconds: How long it may take.
     """
     process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-c", script, *map(str, arguments)],
@@ -128,7 +131,7 @@ def run_script(script: str, *arguments: str | Path, code: int | None = 0) -> str
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     try:
-        output, complaints = process.communicate(timeout=HANG_S)
+        output, complaints = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # faulthandler then says where each thread stands
         output, complaints = process.communicate()

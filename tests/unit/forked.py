@@ -21,7 +21,7 @@ from engine.reading import Subscription
 from tests.model.staging import HANG_S
 from tests.unit.belongings import fill
 
-CHILD_S = 20.0  # a call that takes longer hangs
+CHILD_S = 60.0  # a call that takes longer hangs
 LARGE = bytes(range(256)) * 20_000
 
 
@@ -390,7 +390,7 @@ def busy(had: Inherited) -> Iterator[None]:
     def work(step: Callable[[int], Any]) -> Callable[[], None]:
         def run() -> None:
             number = 0
-            while not stop.is_set():
+            while not stop.wait(0.001):  # so that the one that forks has its turn
                 step(number)
                 number += 1
 

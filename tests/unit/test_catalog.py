@@ -333,6 +333,9 @@ def test_listing_newest_reads_no_payload(some: Store, monkeypatch: pytest.Monkey
         monkeypatch.setattr("engine.events.Event.body", property(refuse))
         assert len(store.sessions(limit=20).sessions) == 20
         assert len(store.sessions(limit=20, user_id="u1").sessions) == 10
+        for wanted in WANTED.values():
+            for tenant in (store, store.all_tenants):
+                tenant.sessions(limit=20, **wanted)
 
 
 def test_the_twin_asks_the_same(some: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from engine import CorruptionError, RetentionPolicy, Session, Store, TurnlogErro
 from tests import damaged_store
 from tests.damaged_store import Row, flipped, hot_row, put, rows
 from tests.model.staging import HANG_S
-from tests.unit.test_salvage import segment_of
+from tests.unit.test_salvage import forge_hot, segment_of
 
 
 def last_hot(path: Path) -> Row:
@@ -99,3 +100,37 @@ def test_what_cannot_be_read_is_there_again_once_it_can(path: Path, name: str) -
     put(path, (table, key, value))
     for kept, found in zip(before, told(path), strict=True):
         assert found[: len(kept)] == kept
+
+
+def test_a_body_that_this_release_cannot_decode_is_an_error_with_its_bytes(path: Path) -> None:
+    """langgraph 6970, 7066: a value of a class that was renamed became None, without a word."""
+    forge_hot(path, 1)
+    with Store.open(path, create=False, read_only=True) as store:
+        call = store.tenant("acme").session("late")
+        events = list(call.events())
+        assert [event.sequence for event in events] == [0, 1, 2]
+        with pytest.raises(CorruptionError):
+            _ = events[1].body
+        assert events[1].payload == b"\xc0\x00"  # which whoever knows better may decode
+        assert events[0].body == {"role": "user", "content": "first"}
+        for ask in (call.history, call.window, lambda: list(store.export_lines(events))):
+            with pytest.raises(CorruptionError):
+                ask()
+        assert not store.check().ok
+
+
+def test_what_nobody_here_knows_is_kept(store: Store, tmp_path: Path) -> None:
+    """langgraph 1965, posthog 36279: fields that a release does not know were dropped on a save."""
+    call = store.session("call")
+    body = {"$type": "my.Class", "__class__": "x", "role": ["?"], "new": {"$b64": "no", "": None}}
+    for kind in ("message", "custom", "my.own.kind", "metric", "label"):
+        call.append_event(kind, body, metadata={"$schema": 9}).result(HANG_S)
+    lines = [json.loads(line) for line in store.export_lines(call.events())]
+    with Store.open(tmp_path / "other") as other:
+        other.load(lines)
+        for there in (call, call.clone("copy"), other.session("call")):
+            events = [event for event in there.events() if event.kind != "facts"]
+            assert [event.body for event in events] == [body] * 5
+            assert [event.metadata for event in events] == [{"$schema": 9}] * 5
+            assert [event.kind for event in events][2] == "my.own.kind"
+            assert there.history() == [body]

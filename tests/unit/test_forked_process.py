@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import Store
-from tests.model.staging import run_script
+from tests.model.staging import HANG_S, run_script
 
 MAIN = "import sys; from tests.unit.forked import main; main(*sys.argv[1:])"
 
@@ -30,7 +30,7 @@ def test_a_forked_child_gets_a_typed_error_from_every_call(
     Here each call that ends in ``_async`` waited for ever, as the threads of the pool stayed in the
     parent; so did opening, closing and others, when a thread held a lock as the process forked.
     """
-    found = json.loads(run_script(MAIN, store_path, way, str(children)))
+    found = json.loads(run_script(MAIN, store_path, way, str(children), seconds=8 * HANG_S))
     assert found["missing"] == [], "public calls that no child tried"
     assert len(found["told"]) == children
     for told in found["told"]:
