@@ -88,9 +88,10 @@ class Reading:
             case Path():
                 if session is None:
                     return []
-                if op.leaf is None:
-                    return session.shown_path(session.head)
-                return session.path_refusal(op.leaf) or session.shown_path(op.leaf)
+                leaf = session.head if op.leaf is None else op.leaf
+                if leaf < 0:
+                    return []
+                return session.path_refusal(leaf) or session.shown_path(leaf)
             case OneEvent():
                 if session is None:
                     return Refused("SessionNotFoundError")

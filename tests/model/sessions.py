@@ -278,7 +278,8 @@ class ModelSession:
             is_beside = kind in CONTROLS and kind != "head_move"
             if is_beside and kept.rolls_up and kept.branch in branches:
                 last = branches[kept.branch]
-                is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
+                is_on = firsts[kept.branch] < kept.sequence <= last
+                is_on = is_on or (kept.sequence > head and kept.branch == self.branch_of(head))
             if kept.rolls_up and is_on and kept.keeps is not None:
                 del shown[: -kept.keeps]
         if leaf is not None:

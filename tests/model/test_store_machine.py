@@ -1,4 +1,4 @@
-"""Random operations on real stores, compared step by step with a model in plain Python.
+"""Random operations of every kind on real stores, compared step by step with a plain model.
 
 Two stores, each used by two handles of this process and by another process, which is killed now
 and then. ``--model-steps N`` sets how many steps a run makes; a failure prints what repeats it, and
