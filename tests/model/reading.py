@@ -115,13 +115,17 @@ class Reading:
     def _at(self, session: ModelSession | None, sequence: int | None) -> Any:
         if session is None:
             return Refused("SessionNotFoundError")
+        is_past = sequence is not None
         if sequence is None:
             sequence = len(session.events) - 1
+        there = session.events[session.first : sequence + 1]
         if sequence >= len(session.events):
             return Refused("UsageError")
         if sequence < session.first:
             return Refused("TrimmedError")
         shown, loose = session.view(sequence)
+        if is_past:  # purged messages are not counted
+            loose = min(loose, sum([kept.new.kind == "message" for kept in there]))
         head = session.head_at(sequence)
         return (
             exact({key: value for key, (value, _) in session.variables(sequence).items()}),

@@ -132,10 +132,10 @@ class ModelSession:
                 self.on = self._open(parent)
                 self.tips[self.on] = parent
             return parent, self.on
+        if kind in BELONGING and parent in (None, self.head):
+            return self.head, self.on
         if kind in ("branch_name", *BELONGING):
-            if parent is not None:
-                return parent, self.branch_of(parent)
-            return self.head if kind in BELONGING else -1, self.on
+            return (-1, self.on) if parent is None else (parent, self.branch_of(parent))
         if kind in CONTROLS:
             return -1, self.on if kind == "roll_up" else 0
         target = self.head if parent is None else parent

@@ -19,7 +19,7 @@ from tests.model.retention import Forget, Retain
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
 
-lengths = st.integers(10, 40)
+lengths = st.integers(20, 80)  # of lives
 SMALL = 400  # events of a store that is exported, or of a session that is copied
 dialogues = st.lists(
     st.sampled_from(TURNS),
@@ -356,7 +356,7 @@ class WholeRules(Ruled):
     @rule(side=sides, actor=actors)
     def rebuild(self, side: int, actor: str) -> None:
         it = self.sides[side]
-        if it.model.last_position <= 2 * SMALL:
+        if it.model.last_position <= SMALL:
             it.check(actor, Rebuild())
 
     @rule(
