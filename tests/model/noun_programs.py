@@ -14,7 +14,7 @@ from tests.model.documents import Documents, Owner, WriteDocument
 from tests.model.facts import Link, NameBranch, Say, TipOf, Told
 from tests.model.listing import Listed
 from tests.model.model import ModelStore
-from tests.model.operations import Append, Fork, New, Op, Purge, RollUp
+from tests.model.operations import Append, Fork, New, Op, Opening, Purge, RollUp
 from tests.model.programs import KEYS, NAMES, TENANTS
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
@@ -44,7 +44,9 @@ def draw_noun(random: Random, model: ModelStore, number: int, theme: str | None 
         tenant, name = TENANTS[0], NAMES[random.choice([0, 0, 0, 1])]
     session = model.sessions.get((tenant, name))
     if session is None:
-        return Append(tenant, name, tuple([New({"n": [number, each]}) for each in range(3)]))
+        begun = tuple([New({"n": [number, each]}) for each in range(3)])
+        opening = Opening(user_id=random.choice(["u", "w", None]), metadata={"k": 0, "j": 1})
+        return Append(tenant, name, begun, opening=opening)
     count = len(session.events)
     at = random.randrange(max(0, count - 9), count + 1)
     write, read = THEMES[theme or random.choice(list(THEMES))]
@@ -57,7 +59,7 @@ def _say(random: Random, model: ModelStore, tenant: str, name: str, at: int, num
     label = random.choice(["l", "k", "l.1"])
     status = (random.choice(["open", "done", None]),)
     owner = ((random.choice(["user_id", "agent_id"]), random.choice(["u", None])),)
-    kept = random.choice([(), (("delete", ("k",)),)])
+    kept = random.choice([(), (("delete", ("k",)),)])  # which it may have begun with
     return random.choice(
         [
             Say(tenant, name, random.choice(["set_status", "set_summary"]), status),
