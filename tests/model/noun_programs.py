@@ -11,10 +11,11 @@ from typing import Any
 from tests.model.contents import AppendBlobs
 from tests.model.copies import Clone
 from tests.model.documents import Documents, Owner, WriteDocument
-from tests.model.facts import Link, NameBranch, Say, TipOf, Told
+from tests.model.facts import Alias, ByAlias, Link, NameBranch, Say, TipOf, Told
+from tests.model.following import Project, ReadUpTo
 from tests.model.listing import Listed
 from tests.model.model import ModelStore
-from tests.model.operations import Append, Fork, New, Op, Opening, Purge, RollUp
+from tests.model.operations import Append, Delete, Fork, New, Op, Opening, Purge, RollUp
 from tests.model.programs import KEYS, NAMES, TENANTS
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
@@ -49,7 +50,7 @@ def draw_noun(random: Random, model: ModelStore, number: int, theme: str | None 
         return Append(tenant, name, begun, opening=opening)
     count = len(session.events)
     at = random.randrange(max(0, count - 9), count + 1)
-    write, read = THEMES[theme or random.choice(list(THEMES))]
+    write, read = LIVES[theme or random.choice(list(THEMES))]
     draw = random.choice([write, write, write, read, read, _talk, _talk, _whole])
     return draw(random, model, tenant, name, at, number)
 
@@ -211,6 +212,40 @@ def _whole(random: Random, model: ModelStore, tenant: str, name: str, at: int, n
     return random.choice(found)
 
 
+def _alias(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    alias = random.choice(["x", "y"])
+    last = model.last_position
+    followed = Project(
+        "p",
+        random.choice([None, tenant]),
+        limit=random.choice([None, 3]),
+        poison=random.choice([0, 3]),
+        on_poison=random.choice(["skip", "stop"]),
+        reset=random.choice([None, None, None, last // 2]),
+    )
+    return random.choice(
+        [
+            Alias(tenant, name, alias),
+            Alias(tenant, name, alias),
+            Alias(tenant, name, alias, is_taken=False),
+            Delete(tenant, name, number % 2 == 0),
+            followed,
+        ]
+    )
+
+
+def _found(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    alias = random.choice(["x", "y"])
+    last = model.last_position
+    return random.choice(
+        [
+            ByAlias(tenant, alias),
+            Listed(tenant, alias=alias),
+            ReadUpTo(max(0, last - 9), last + random.choice([0, 1])),
+        ]
+    )
+
+
 THEMES = {
     "facts": (_say, _told),
     "usage": (_use, _used),
@@ -218,3 +253,4 @@ THEMES = {
     "works": (_work, _worked),
     "views": (_talk, _shown),
 }
+LIVES = {**THEMES, "names": (_alias, _found)}  # also with what the store writes for itself

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from tests.model.actors import Workers
-from tests.model.noun_programs import THEMES
+from tests.model.noun_programs import LIVES
 from tests.model.noun_rules import NounRules
 from tests.model.process_rules import ProcessRules
 from tests.model.reading_rules import ReadingRules
@@ -41,7 +41,7 @@ class StoreMachine(WritingRules, ReadingRules, NounRules, WholeRules, ProcessRul
     @initialize(
         frequencies=st.tuples(*[st.sampled_from([1, 2, 25])] * 2),
         kept=st.tuples(*[st.sampled_from([None, 1, 5, 40])] * 2),
-        lives=st.tuples(*[st.tuples(counts, st.sampled_from([*THEMES]), lengths)] * 2),
+        lives=st.tuples(*[st.tuples(counts, st.sampled_from([*LIVES]), lengths)] * 2),
         who=st.lists(actors, min_size=1, max_size=3),
     )
     def open(

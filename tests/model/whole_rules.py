@@ -12,7 +12,7 @@ from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
 from tests.model.facts import find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
-from tests.model.noun_programs import THEMES, TURNS, draw_noun, said
+from tests.model.noun_programs import LIVES, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
 from tests.model.programs import NAMES, tenants
 from tests.model.retention import Forget, Retain
@@ -38,7 +38,7 @@ class WholeRules(Ruled):
         actors=st.lists(actors, min_size=1, max_size=3),
         seed=counts,
         count=lengths,
-        theme=st.sampled_from([None, *THEMES]),
+        theme=st.sampled_from([None, *LIVES]),
     )
     def life(self, side: int, actors: list[str], seed: int, count: int, theme: str | None) -> None:
         """Much that happens to few sessions, so that one thing meets what another one left."""
@@ -49,7 +49,7 @@ class WholeRules(Ruled):
             actor = actors[number % len(actors)]
             it.check(actor, draw_noun(random, it.model, self.marks, theme))
 
-    @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*THEMES]))
+    @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*LIVES]))
     def another_life(self, side: int, actor: str, seed: int, count: int, theme: str) -> None:
         """As ``life``, of a store that was just opened, and as often."""
         self.sides[side].reopen("here")
@@ -366,7 +366,11 @@ class WholeRules(Ruled):
         max_messages=st.sampled_from([None, 1, 5, 40]),
     )
     def configure(self, side: int, actor: str, frequency: int, max_messages: int | None) -> None:
-        self.sides[side].check(actor, Configure(frequency, max_messages))
+        """A view may keep less from now on; with more, a tree may show again what it hid."""
+        it = self.sides[side]
+        now = it.model.max_messages
+        kept = now if max_messages is None else min(max_messages, now or max_messages)
+        it.check(actor, Configure(frequency, kept))
 
     @rule(side=sides, how=st.sampled_from(["vacuum", "restore", "restore"]))
     def move(self, side: int, how: str) -> None:
