@@ -20,7 +20,7 @@ from tests.model.programs import KEYS, NAMES, TENANTS
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
 from tests.model.windows import Compact, Overflow, Window
-from tests.model.works import Artifacts, Calls, StepCall, StepRun, WriteArtifact
+from tests.model.works import Artifacts, Calls, Runs, StepCall, StepRun, WriteArtifact
 
 TURNS = ("user", "user", "assistant", "call", "calls", "result 1", "result 2", "other")
 
@@ -167,6 +167,10 @@ def _worked(random: Random, model: ModelStore, tenant: str, name: str, at: int, 
     return Calls(tenant, name, random.choice([None, at]), states)
 
 
+def _ran(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    return Runs(tenant, name, random.choice([None, at]))
+
+
 def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
     new = said(random.choice(TURNS), number, random.choice([None, 5]))
     parent = random.choice([None, None, None, at])
@@ -253,4 +257,5 @@ THEMES = {
     "works": (_work, _worked),
     "views": (_talk, _shown),
 }
-LIVES = {**THEMES, "names": (_alias, _found)}  # also with what the store writes for itself
+# Also with what the store writes for itself, and what depends on processes.
+LIVES = {**THEMES, "names": (_alias, _found), "runs": (_work, _ran)}

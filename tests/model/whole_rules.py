@@ -14,10 +14,11 @@ from tests.model.facts import find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
 from tests.model.noun_programs import LIVES, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
-from tests.model.programs import NAMES, tenants
+from tests.model.programs import NAMES, TENANTS, tenants
 from tests.model.retention import Forget, Retain
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
+from tests.model.works import Runs
 
 lengths = st.integers(20, 80)  # of lives
 SMALL = 400  # events of a store that is exported, or of a session that is copied
@@ -48,6 +49,10 @@ class WholeRules(Ruled):
             self.marks += 1
             actor = actors[number % len(actors)]
             it.check(actor, draw_noun(random, it.model, self.marks, theme))
+        if theme == "runs":
+            it.end_worker(kill=seed % 2 == 0)
+            for name in NAMES[:2]:
+                it.check("here", Runs(TENANTS[0], name))
 
     @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*LIVES]))
     def another_life(self, side: int, actor: str, seed: int, count: int, theme: str) -> None:
