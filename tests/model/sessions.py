@@ -46,7 +46,7 @@ class Kept:
         return self.parent
 
     def facts(self) -> Exact:
-        """All of it, comparable with ``actors.event_facts``."""
+        """All of it, comparable with ``performing.event_facts``."""
         if self._facts is not None:
             return self._facts
         new = self.new
@@ -211,7 +211,7 @@ class ModelSession:
                 self.names[kept.new.body["set"]] = kept.branch
 
     def branches(self) -> list[tuple[Any, ...]]:
-        """Comparable with what ``actors`` tells of branches."""
+        """Comparable with what ``performing`` tells of branches."""
         newest: dict[int, int] = {}
         for kept in self.events:
             if kept.new.kind not in CONTROLS:
@@ -311,7 +311,7 @@ class ModelSession:
         return self.space("variables", sequence)
 
     def info(self) -> Exact:
-        """Comparable with ``actors.info_facts``."""
+        """Comparable with ``performing.info_facts``."""
         facts = facts_of(self)
         head = self.head
         metadata = facts["metadata"]

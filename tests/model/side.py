@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 
 from engine import Store
-from tests.model.actors import Worker, Workers, event_facts, perform
+from tests.model.actors import Worker, Workers
 from tests.model.answers import Exact, exact
 from tests.model.following import PathRest
 from tests.model.model import ModelStore
@@ -23,6 +23,7 @@ from tests.model.operations import (
     Op,
     Read,
 )
+from tests.model.performing import event_facts, perform
 from tests.model.programs import NAMES, TENANTS
 from tests.model.sessions import ModelSession
 from tests.model.usage import Times

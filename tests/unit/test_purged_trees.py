@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from engine import Store
-from tests.model.actors import Workers, perform
+from tests.model.actors import Workers
 from tests.model.operations import Append, At, Branches, Info, New
+from tests.model.performing import perform
 
 
 def said(text: str) -> dict[str, Any]:
