@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 
 from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
-from tests.model.facts import find_alias
+from tests.model.facts import Say, find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
 from tests.model.noun_programs import LIVES, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
@@ -210,6 +210,7 @@ class WholeRules(Ruled):
         kinds=st.sampled_from([None, None, ("message",), ("message", "facts")]),
         is_all=st.sampled_from([False] * 24 + [True]),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        held=wheres,
     )
     def retain(
         self,
@@ -221,11 +222,18 @@ class WholeRules(Ruled):
         kinds: Any,
         is_all: bool,
         flags: tuple[bool, bool, bool],
+        held: int | None,
     ) -> None:
         """Rules of age take few sessions: the time is mostly an early one."""
         it = self.sides[side]
         it.learn_times(actor)
+        if held is not None:
+            it.check(actor, Say(*it.pick(held), "hold", ("case 1",)))
+            it.learn_times(actor)
         now = None if age is None else it.time(age, part=6)
+        session = None if age is None else it.model.sessions.get(it.pick(age // 3))
+        if session is not None and age is not None and age % 2:  # at the edge of its activity
+            now = it.model.times[session.events[-1].position] + age % 3 - 1
         if now is None and entries is None and not is_all:
             entries = 3
         now = None if now is not None and now < 0 else now
