@@ -122,6 +122,7 @@ class Branching(Removing):
         Raises:
             UsageError: There is no such event, or it is none of the history; or the cursor is of
                 another session, or comes with a leaf.
+            TrimmedError: The event was purged, the head too.
             SessionGoneError: The session was deleted since the page that gave the cursor.
         """
         whole(limit, "limit", 1, PAGE_MAX)

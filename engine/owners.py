@@ -121,7 +121,7 @@ class Owning:
         until: int,
     ) -> None:
         facts = self._store._log.views.facts((self.name, session))
-        if facts is None or facts.last_recorded_us < since:
+        if facts is None:
             return
         values = Present(self._store, (self.name, session))
         owner = opening_of(facts.row, facts.origin.number).get("user_id")

@@ -156,10 +156,9 @@ class PathStart(Noun):
         if session is None:
             return [], False
         leaf = session.head if self.leaf is None else self.leaf
-        if self.leaf is not None:
-            refused = session.path_refusal(leaf)
-            if refused is not None:
-                return refused
+        refused = None if leaf < 0 else session.path_refusal(leaf)
+        if refused is not None:
+            return refused
         path = session.shown_path(leaf)
         return path[: self.limit], len(path) > self.limit
 

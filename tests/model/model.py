@@ -1,10 +1,11 @@
 """What a store is, in plain Python: the model that stores are compared with.
 
 Shares no code with the product. ``ModelStore.answer`` says what each operation must give,
-``tests.model.actors`` asks a real store.
+``tests.model.performing`` asks a real store. What is said of sessions and belongs to them is in
+modules of its own, whose operations do both (``operations.Noun``).
 
-Times that the store takes from its clock are left out everywhere, and so is what depends on when
-events were sealed.
+Times that the store takes from its clock are told by the store where an answer depends on them, and
+left out elsewhere, as is what depends on when events were sealed.
 """
 
 from __future__ import annotations

@@ -11,15 +11,16 @@ from typing import Any
 from tests.model.contents import AppendBlobs
 from tests.model.copies import Clone
 from tests.model.documents import Documents, Owner, WriteDocument
-from tests.model.facts import Link, NameBranch, Say, TipOf, Told
+from tests.model.facts import Alias, ByAlias, Link, NameBranch, Say, TipOf, Told
+from tests.model.following import Project, ReadUpTo
 from tests.model.listing import Listed
 from tests.model.model import ModelStore
-from tests.model.operations import Append, Fork, New, Op, Purge, RollUp
+from tests.model.operations import Append, Delete, Fork, New, Op, Opening, Purge, RollUp
 from tests.model.programs import KEYS, NAMES, TENANTS
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
 from tests.model.windows import Compact, Overflow, Window
-from tests.model.works import Artifacts, Calls, StepCall, StepRun, WriteArtifact
+from tests.model.works import Artifacts, Calls, Runs, StepCall, StepRun, WriteArtifact
 
 TURNS = ("user", "user", "assistant", "call", "calls", "result 1", "result 2", "other")
 
@@ -44,10 +45,12 @@ def draw_noun(random: Random, model: ModelStore, number: int, theme: str | None 
         tenant, name = TENANTS[0], NAMES[random.choice([0, 0, 0, 1])]
     session = model.sessions.get((tenant, name))
     if session is None:
-        return Append(tenant, name, tuple([New({"n": [number, each]}) for each in range(3)]))
+        begun = tuple([New({"n": [number, each]}) for each in range(3)])
+        opening = Opening(user_id=random.choice(["u", "w", None]), metadata={"k": 0, "j": 1})
+        return Append(tenant, name, begun, opening=opening)
     count = len(session.events)
     at = random.randrange(max(0, count - 9), count + 1)
-    write, read = THEMES[theme or random.choice(list(THEMES))]
+    write, read = LIVES[theme or random.choice(list(THEMES))]
     draw = random.choice([write, write, write, read, read, _talk, _talk, _whole])
     return draw(random, model, tenant, name, at, number)
 
@@ -57,7 +60,7 @@ def _say(random: Random, model: ModelStore, tenant: str, name: str, at: int, num
     label = random.choice(["l", "k", "l.1"])
     status = (random.choice(["open", "done", None]),)
     owner = ((random.choice(["user_id", "agent_id"]), random.choice(["u", None])),)
-    kept = random.choice([(), (("delete", ("k",)),)])
+    kept = random.choice([(), (("delete", ("k",)),)])  # which it may have begun with
     return random.choice(
         [
             Say(tenant, name, random.choice(["set_status", "set_summary"]), status),
@@ -164,6 +167,10 @@ def _worked(random: Random, model: ModelStore, tenant: str, name: str, at: int, 
     return Calls(tenant, name, random.choice([None, at]), states)
 
 
+def _ran(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    return Runs(tenant, name, random.choice([None, at]))
+
+
 def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
     new = said(random.choice(TURNS), number, random.choice([None, 5]))
     parent = random.choice([None, None, None, at])
@@ -209,6 +216,40 @@ def _whole(random: Random, model: ModelStore, tenant: str, name: str, at: int, n
     return random.choice(found)
 
 
+def _alias(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    alias = random.choice(["x", "y"])
+    last = model.last_position
+    followed = Project(
+        "p",
+        random.choice([None, tenant]),
+        limit=random.choice([None, 3]),
+        poison=random.choice([0, 3]),
+        on_poison=random.choice(["skip", "stop"]),
+        reset=random.choice([None, None, None, last // 2]),
+    )
+    return random.choice(
+        [
+            Alias(tenant, name, alias),
+            Alias(tenant, name, alias),
+            Alias(tenant, name, alias, is_taken=False),
+            Delete(tenant, name, number % 2 == 0),
+            followed,
+        ]
+    )
+
+
+def _found(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    alias = random.choice(["x", "y"])
+    last = model.last_position
+    return random.choice(
+        [
+            ByAlias(tenant, alias),
+            Listed(tenant, alias=alias),
+            ReadUpTo(max(0, last - 9), last + random.choice([0, 1])),
+        ]
+    )
+
+
 THEMES = {
     "facts": (_say, _told),
     "usage": (_use, _used),
@@ -216,3 +257,5 @@ THEMES = {
     "works": (_work, _worked),
     "views": (_talk, _shown),
 }
+# Also with what the store writes for itself, and what depends on processes.
+LIVES = {**THEMES, "names": (_alias, _found), "runs": (_work, _ran)}

@@ -88,9 +88,10 @@ class Reading:
             case Path():
                 if session is None:
                     return []
-                if op.leaf is None:
-                    return session.shown_path(session.head)
-                return session.path_refusal(op.leaf) or session.shown_path(op.leaf)
+                leaf = session.head if op.leaf is None else op.leaf
+                if leaf < 0:
+                    return []
+                return session.path_refusal(leaf) or session.shown_path(leaf)
             case OneEvent():
                 if session is None:
                     return Refused("SessionNotFoundError")
@@ -114,13 +115,17 @@ class Reading:
     def _at(self, session: ModelSession | None, sequence: int | None) -> Any:
         if session is None:
             return Refused("SessionNotFoundError")
+        is_past = sequence is not None
         if sequence is None:
             sequence = len(session.events) - 1
+        there = session.events[session.first : sequence + 1]
         if sequence >= len(session.events):
             return Refused("UsageError")
         if sequence < session.first:
             return Refused("TrimmedError")
         shown, loose = session.view(sequence)
+        if is_past:  # purged messages are not counted
+            loose = min(loose, sum([kept.new.kind == "message" for kept in there]))
         head = session.head_at(sequence)
         return (
             exact({key: value for key, (value, _) in session.variables(sequence).items()}),

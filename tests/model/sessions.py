@@ -46,7 +46,7 @@ class Kept:
         return self.parent
 
     def facts(self) -> Exact:
-        """All of it, comparable with ``actors.event_facts``."""
+        """All of it, comparable with ``performing.event_facts``."""
         if self._facts is not None:
             return self._facts
         new = self.new
@@ -132,10 +132,10 @@ class ModelSession:
                 self.on = self._open(parent)
                 self.tips[self.on] = parent
             return parent, self.on
+        if kind in BELONGING and parent in (None, self.head):
+            return self.head, self.on
         if kind in ("branch_name", *BELONGING):
-            if parent is not None:
-                return parent, self.branch_of(parent)
-            return self.head if kind in BELONGING else -1, self.on
+            return (-1, self.on) if parent is None else (parent, self.branch_of(parent))
         if kind in CONTROLS:
             return -1, self.on if kind == "roll_up" else 0
         target = self.head if parent is None else parent
@@ -211,7 +211,7 @@ class ModelSession:
                 self.names[kept.new.body["set"]] = kept.branch
 
     def branches(self) -> list[tuple[Any, ...]]:
-        """Comparable with what ``actors`` tells of branches."""
+        """Comparable with what ``performing`` tells of branches."""
         newest: dict[int, int] = {}
         for kept in self.events:
             if kept.new.kind not in CONTROLS:
@@ -278,7 +278,8 @@ class ModelSession:
             is_beside = kind in CONTROLS and kind != "head_move"
             if is_beside and kept.rolls_up and kept.branch in branches:
                 last = branches[kept.branch]
-                is_on = firsts[kept.branch] < kept.sequence <= last or kept.sequence > head
+                is_on = firsts[kept.branch] < kept.sequence <= last
+                is_on = is_on or (kept.sequence > head and kept.branch == self.branch_of(head))
             if kept.rolls_up and is_on and kept.keeps is not None:
                 del shown[: -kept.keeps]
         if leaf is not None:
@@ -310,7 +311,7 @@ class ModelSession:
         return self.space("variables", sequence)
 
     def info(self) -> Exact:
-        """Comparable with ``actors.info_facts``."""
+        """Comparable with ``performing.info_facts``."""
         facts = facts_of(self)
         head = self.head
         metadata = facts["metadata"]

@@ -13,10 +13,11 @@ import pytest
 
 from engine import Store
 from eventlog.errors import TurnlogError
-from tests.model.actors import Worker, Workers, perform
+from tests.model.actors import Worker, Workers
 from tests.model.model import ModelStore
 from tests.model.noun_programs import draw_noun
 from tests.model.operations import Append, Everything, New, Op
+from tests.model.performing import perform
 from tests.model.programs import program
 from tests.model.staging import HANG_S
 

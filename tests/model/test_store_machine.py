@@ -1,4 +1,4 @@
-"""Random operations on real stores, compared step by step with a model in plain Python.
+"""Random operations of every kind on real stores, compared step by step with a plain model.
 
 Two stores, each used by two handles of this process and by another process, which is killed now
 and then. ``--model-steps N`` sets how many steps a run makes; a failure prints what repeats it, and
@@ -23,11 +23,12 @@ from hypothesis.stateful import (
 )
 
 from tests.model.actors import Workers
+from tests.model.noun_programs import LIVES
 from tests.model.noun_rules import NounRules
 from tests.model.process_rules import ProcessRules
 from tests.model.reading_rules import ReadingRules
-from tests.model.side import Side
-from tests.model.whole_rules import WholeRules
+from tests.model.side import Side, actors, counts
+from tests.model.whole_rules import WholeRules, lengths
 from tests.model.writing_rules import WritingRules
 
 STEPS = 5_000  # of a run, unless --model-steps says otherwise
@@ -40,14 +41,25 @@ class StoreMachine(WritingRules, ReadingRules, NounRules, WholeRules, ProcessRul
     @initialize(
         frequencies=st.tuples(*[st.sampled_from([1, 2, 25])] * 2),
         kept=st.tuples(*[st.sampled_from([None, 1, 5, 40])] * 2),
+        lives=st.tuples(*[st.tuples(counts, st.sampled_from([*LIVES]), lengths)] * 2),
+        who=st.lists(actors, min_size=1, max_size=3),
     )
-    def open(self, frequencies: tuple[int, int], kept: tuple[int | None, int | None]) -> None:
+    def open(
+        self,
+        frequencies: tuple[int, int],
+        kept: tuple[int | None, int | None],
+        lives: tuple[tuple[int, str, int], tuple[int, str, int]],
+        who: list[str],
+    ) -> None:
+        """Each store has a past, so that what follows meets something."""
         self.folder = Path(tempfile.mkdtemp(prefix="turnlog-model-"))
         self.marks = 0
         self.sides = [
             Side(self.folder / str(number), self.workers, frequency, max_messages)
             for number, (frequency, max_messages) in enumerate(zip(frequencies, kept, strict=True))
         ]
+        for side, (seed, theme, count) in enumerate(lives):
+            self.life(side=side, actors=who, seed=seed, count=count, theme=theme)
 
     def teardown(self) -> None:
         if not hasattr(self, "sides"):

@@ -72,6 +72,7 @@ def records_of(session: ModelSession, scope: str, last: int | None = None) -> li
                 "sequence": kept.sequence,
                 "position": kept.position,
                 "session": session.name,
+                "index": len(found),
             }
         )
     return found
@@ -123,13 +124,13 @@ def _summed(
         "user_id": by("user_id"),
         "day": by("day") if has_days else None,
         "session": by("session"),
-        "records": [_record(index, each) for index, each in enumerate(records)] if of_one else [],
+        "records": list(map(_record, records)) if of_one else [],
     }
 
 
-def _record(index: int, record: Record) -> tuple[Any, ...]:
+def _record(record: Record) -> tuple[Any, ...]:
     return (
-        index,
+        record["index"],
         *[record.get(name) for name in ("sequence", "scope", "event", "branch", *_ORDER[:6])],
         tuple([record.get(name) for name in COUNTERS]),
         float(record.get("seconds", 0)),

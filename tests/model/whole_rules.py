@@ -10,16 +10,17 @@ from hypothesis.stateful import rule
 
 from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
-from tests.model.facts import find_alias
+from tests.model.facts import Say, find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
-from tests.model.noun_programs import THEMES, TURNS, draw_noun, said
+from tests.model.noun_programs import LIVES, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
-from tests.model.programs import NAMES, tenants
+from tests.model.programs import NAMES, TENANTS, tenants
 from tests.model.retention import Forget, Retain
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
+from tests.model.works import Runs
 
-lengths = st.integers(10, 40)
+lengths = st.integers(20, 80)  # of lives
 SMALL = 400  # events of a store that is exported, or of a session that is copied
 dialogues = st.lists(
     st.sampled_from(TURNS),
@@ -38,7 +39,7 @@ class WholeRules(Ruled):
         actors=st.lists(actors, min_size=1, max_size=3),
         seed=counts,
         count=lengths,
-        theme=st.sampled_from([None, *THEMES]),
+        theme=st.sampled_from([None, *LIVES]),
     )
     def life(self, side: int, actors: list[str], seed: int, count: int, theme: str | None) -> None:
         """Much that happens to few sessions, so that one thing meets what another one left."""
@@ -48,8 +49,12 @@ class WholeRules(Ruled):
             self.marks += 1
             actor = actors[number % len(actors)]
             it.check(actor, draw_noun(random, it.model, self.marks, theme))
+        if theme == "runs":
+            it.end_worker(kill=seed % 2 == 0)
+            for name in NAMES[:2]:
+                it.check("here", Runs(TENANTS[0], name))
 
-    @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*THEMES]))
+    @rule(side=sides, actor=actors, seed=counts, count=lengths, theme=st.sampled_from([*LIVES]))
     def another_life(self, side: int, actor: str, seed: int, count: int, theme: str) -> None:
         """As ``life``, of a store that was just opened, and as often."""
         self.sides[side].reopen("here")
@@ -205,6 +210,7 @@ class WholeRules(Ruled):
         kinds=st.sampled_from([None, None, ("message",), ("message", "facts")]),
         is_all=st.sampled_from([False] * 24 + [True]),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        held=wheres,
     )
     def retain(
         self,
@@ -216,11 +222,18 @@ class WholeRules(Ruled):
         kinds: Any,
         is_all: bool,
         flags: tuple[bool, bool, bool],
+        held: int | None,
     ) -> None:
         """Rules of age take few sessions: the time is mostly an early one."""
         it = self.sides[side]
         it.learn_times(actor)
+        if held is not None:
+            it.check(actor, Say(*it.pick(held), "hold", ("case 1",)))
+            it.learn_times(actor)
         now = None if age is None else it.time(age, part=6)
+        session = None if age is None else it.model.sessions.get(it.pick(age // 3))
+        if session is not None and age is not None and age % 2:  # at the edge of its activity
+            now = it.model.times[session.events[-1].position] + age % 3 - 1
         if now is None and entries is None and not is_all:
             entries = 3
         now = None if now is not None and now < 0 else now
@@ -356,7 +369,7 @@ class WholeRules(Ruled):
     @rule(side=sides, actor=actors)
     def rebuild(self, side: int, actor: str) -> None:
         it = self.sides[side]
-        if it.model.last_position <= 2 * SMALL:
+        if it.model.last_position <= SMALL:
             it.check(actor, Rebuild())
 
     @rule(
@@ -366,7 +379,11 @@ class WholeRules(Ruled):
         max_messages=st.sampled_from([None, 1, 5, 40]),
     )
     def configure(self, side: int, actor: str, frequency: int, max_messages: int | None) -> None:
-        self.sides[side].check(actor, Configure(frequency, max_messages))
+        """A view may keep less from now on; with more, a tree may show again what it hid."""
+        it = self.sides[side]
+        now = it.model.max_messages
+        kept = now if max_messages is None else min(max_messages, now or max_messages)
+        it.check(actor, Configure(frequency, kept))
 
     @rule(side=sides, how=st.sampled_from(["vacuum", "restore", "restore"]))
     def move(self, side: int, how: str) -> None:

@@ -105,7 +105,10 @@ class Artifacts(Noun):
             path = session.path(self.leaf)
         elif self.is_on_path:
             now = len(session.events) - 1
-            path = session.path(session.head_at(now if self.sequence is None else self.sequence))
+            head = session.head_at(now if self.sequence is None else self.sequence)
+            if 0 <= head < session.first and session.has_branched:
+                return Refused("TrimmedError")  # of a tree nobody knows what was on its path
+            path = session.path(head)
         stop = None if self.sequence is None else self.sequence + 1
         found = []
         for kept in session.events[:stop]:

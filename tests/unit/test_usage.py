@@ -476,3 +476,16 @@ def test_a_store_of_version_1_has_none(tmp_path: Path) -> None:
                 refused()
         assert tokens(call.usage()) == (0, 0, 0)
         assert not call.exists
+
+
+def test_what_was_recorded_before_an_older_event_was_loaded_counts(store: Store) -> None:
+    """A sum since some time passed over sessions whose last event was recorded before it.
+
+    A loaded event keeps its recorded time, which may be earlier than that of a record before it.
+    """
+    call = store.session("s")
+    call.append({"n": 0}).result()
+    since_us = call.event(call.record_usage(input_tokens=5).result().last).recorded_us
+    line = {"session": "s", "sequence": 2, "parent": 0, "kind": "message", "body": {"n": 1}}
+    assert store.load([{**line, "recorded_us": 1}]).loaded == 1
+    assert store.usage(since_us=since_us).totals.counts["input_tokens"] == 5
