@@ -20,8 +20,17 @@ OnBranch = Annotated[
     str | None,
     typer.Option(
         "--branch",
-        metavar="NAME|SEQUENCE",
-        help="Only the events from the root to a branch's newest event, or to this one.",
+        metavar="NAME|NUMBER",
+        help="Only the events from the root to a branch's newest one; `turnlog branches` lists them.",
+    ),
+]
+ToLeaf = Annotated[
+    int | None,
+    typer.Option(
+        "--leaf",
+        min=0,
+        metavar="SEQUENCE",
+        help="Only the events from the root to this one.",
     ),
 ]
 
@@ -43,6 +52,7 @@ def add_to(app: typer.Typer) -> None:
             "turnlog show calls.turnlog call-42 --limit 20",
             "turnlog show calls.turnlog call-42 --at 12 --state",
             "turnlog show calls.turnlog call-42 --branch retry",
+            "turnlog show calls.turnlog call-42 --leaf 12",
             "turnlog show calls.turnlog -- -odd-name",
         ),
     )(show)
@@ -66,6 +76,7 @@ def replay(
     ] = None,
     at: Moment = None,
     branch: OnBranch = None,
+    leaf: ToLeaf = None,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +95,7 @@ def replay(
             limit=limit,
             at=at,
             branch=branch,
+            leaf=leaf,
             tenant=tenant,
             as_json=as_json,
         )
@@ -99,6 +111,7 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
     at: Moment = None,
     branch: OnBranch = None,
+    leaf: ToLeaf = None,
     state: Annotated[
         bool, typer.Option("--state", help="Show its variables instead of its events.")
     ] = False,
@@ -119,6 +132,7 @@ def show(
             full=full,
             at=at,
             branch=branch,
+            leaf=leaf,
             variables=state,
             tenant=tenant,
             as_json=as_json,
@@ -131,8 +145,9 @@ def branches(
 ) -> None:
     """List the branches of a session as a tree.
 
-    Each with its names, the event that it follows, its newest event, and when that was recorded;
-    the branch that the head is on has a star.
+    Each with its number and names, either of which `show --branch` takes, the event that it
+    follows, its newest event, and when that was recorded; the branch that the head is on has a
+    star.
     """
     from turnlog.verbs import list_branches
 

@@ -11,7 +11,7 @@ from engine.export import escape, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.moments import moment_of
-from turnlog.paths import BranchPath
+from turnlog.paths import BranchPath, path_of
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import (
     CLIP_CHARS,
@@ -35,6 +35,7 @@ def run(
     full: bool,
     at: str | None,
     branch: str | None,
+    leaf: int | None,
     variables: bool,
     tenant: str,
     as_json: bool,
@@ -43,8 +44,8 @@ def run(
     screen = terminal.Screen()
     with open_to_read(path) as store:
         session = existing_session(store, tenant, name)
-        if branch is not None:
-            path_to = BranchPath(session, branch, at=at is not None, state=variables)
+        path_to = path_of(session, branch, leaf, at=at is not None, state=variables)
+        if path_to is not None:
             _show_path(screen, session, path_to, limit=limit, full=full, as_json=as_json)
             return ExitCode.OK
         moment = None if at is None else moment_of(session, at)
