@@ -21,7 +21,7 @@ OnBranch = Annotated[
     typer.Option(
         "--branch",
         metavar="NAME|NUMBER",
-        help="Only the events from the root to a branch's newest one; `turnlog branches` lists them.",
+        help="Only the events from the root to a branch's newest one; see `turnlog branches`.",
     ),
 ]
 ToLeaf = Annotated[
