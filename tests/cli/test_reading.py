@@ -15,7 +15,7 @@ from eventlog.limits import DUE_EVENTS
 from turnlog import stores
 from turnlog.exits import ExitCode
 
-from .conftest import acting, fill_with_everything
+from .conftest import Turnlog, acting, fill_with_everything, say
 
 
 def test_show_is_a_transcript(turnlog: Any, calls: Path) -> None:
@@ -541,3 +541,40 @@ def test_an_export_of_everything_shows_no_hidden_session(turnlog: Any, described
     lines = turnlog("export", described).out.splitlines()
     assert {json.loads(line)["session"] for line in lines} == {"s0", "s1", "s2"}
     assert turnlog("tail", described, "-n", 100).out.count("turnlog.") == 0
+
+
+@pytest.fixture
+def beheaded(tmp_path: Path) -> Path:
+    """A session whose first 25 of 30 events, with given times, were purged; a base came after."""
+    path = tmp_path / "beheaded"
+    with Store.open(path) as store:
+        call = store.session("c")
+        for number in range(30):
+            say(call, number * 1_000_000, "user", f"turn {number}")
+        call.purge(25).result()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        pytest.param(("show", "c", "--limit", "4"), "turn 27", id="show"),
+        pytest.param(("show", "c", "--limit", "30"), "turn 25", id="show-more"),
+        pytest.param(("show", "c", "--leaf", "28", "--limit", "2"), "turn 27", id="leaf"),
+        pytest.param(("tail", "--session", "c", "-n", "4"), "turn 27", id="tail"),
+        pytest.param(("tail", "--session", "c", "-n", "28"), "turn 25", id="tail-more"),
+        pytest.param(("replay", "c", "--limit", "2"), "turn 25", id="replay"),
+    ],
+)
+def test_the_last_events_of_a_purged_session(
+    turnlog: Turnlog, beheaded: Path, arguments: tuple[str, ...], first: str
+) -> None:
+    """`show --limit` looked for the time before what it shows among events that were purged.
+
+    So did `tail` for events of a session that begins later; both said that they were purged.
+    """
+    verb, *rest = arguments
+    outcome = turnlog(verb, beheaded, *rest)
+    assert outcome.code == 0, outcome.err
+    shown = [line for line in outcome.out.splitlines() if "turn" in line]
+    assert first in shown[0]

@@ -62,7 +62,7 @@ def run(
             return ExitCode.OK
         timeline = Timeline(islice(session.events(), FIRST_EVENTS))
         if timeline.has_given:
-            timeline.skip_to(_time_before(session, first))
+            timeline.skip_to(_time_before(session, info.first_sequence, first))
         head = heading(info)
         head.append(terminal.counted(info.event_count, "event"))
         head.append(f"recorded {time_text(info.created_us)} to {time_text(info.updated_us)} UTC")
@@ -126,14 +126,14 @@ def _show_variables(screen: terminal.Screen, found: list[Variable], as_json: boo
         terminal.note("no variables")
 
 
-def _time_before(session: Session, stop: int) -> int | None:
+def _time_before(session: Session, floor: int, stop: int) -> int | None:
     """The time of the last event before a sequence that came with one.
 
-    Looks at windows that grow backwards; nearly always the first one has it.
+    Below ``floor`` everything was purged. Looks at windows that grow backwards; nearly always the first one has it.
     """
     window = 16
-    while stop:
-        first = max(0, stop - window)
+    while stop > floor:
+        first = max(floor, stop - window)
         found = None
         for event in session.events(first=first, last=stop - 1):
             found = found if event.time_us is None else event.time_us
