@@ -92,7 +92,8 @@ class Retaining:
             dry_run: Only decide.
             now_us: The time, µs since the epoch; needed with ``max_age_us``.
             archive: A file, where nothing is yet, that gets the export lines of what goes first;
-                ``load`` gives it back. None makes none.
+                ``load`` gives back sessions that went whole, and what was purged of others only in
+                another store. None makes none.
             progress: Called with steps done and steps in all, which grow as more is known.
 
         Raises:

@@ -142,7 +142,9 @@ class Tenant(Listed, Owning, Following, Retaining, Forgetting):
     ) -> LoadResult:
         """Append export lines (``engine.export``), committed in pieces; can be repeated.
 
-        Lines that the store holds already are skipped. A line without a sequence follows the line
+        Lines that the store holds already are skipped, and so are those of events that were purged
+        from a session that it holds, which do not come back: delete it first, or load them into
+        another store. A line without a sequence follows the line
         before it of the same session, counted from 0 in this load. Blocks until all is durable.
 
         Args:

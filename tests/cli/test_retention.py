@@ -10,6 +10,7 @@ import pytest
 
 from engine import Store
 from tests.cli.conftest import acting, say
+from turnlog.exits import ExitCode
 
 
 def listed(path: Path) -> set[tuple[str, str]]:
@@ -158,3 +159,28 @@ def test_a_session_is_held_and_released(turnlog: Any, calls: Path) -> None:
     assert turnlog("hold", calls, "call-1", "--tenant", "acme", "--reason", "x").code == 0
     assert turnlog("hold", calls, "call-1").out == "call-1 is not held\n"
     assert turnlog("hold", calls, "call-1", "--reason", "").code == 2
+
+
+def test_the_archive_of_a_purge_does_not_come_back_into_the_same_store(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    """`import` of such an archive said that the store has those events already, and code 0.
+
+    They were purged and stay so; another store takes them.
+    """
+    path, archive = tmp_path / "store", tmp_path / "purged.jsonl"
+    with Store.open(path) as store:
+        call = store.session("c")
+        for number in range(20):
+            say(call, number * 1_000_000, "user", f"turn {number}")
+    line = ["--max-entries", "5", "--archive", archive, "--yes"]
+    purged = turnlog("retention", path, *line)
+    assert "into another store only" in purged.out
+    again = turnlog("import", path, archive)
+    assert again.code == ExitCode.DAMAGED_INPUT
+    assert "15 events purged from the store stay so" in again.out
+    assert "skipped" not in again.out
+    told = json.loads(turnlog("import", path, archive, "--json").out)
+    assert (told["purged_events"], told["skipped_events"], told["events"]) == (15, 0, 0)
+    other = turnlog("import", tmp_path / "other", archive)
+    assert (other.code, "imported 15 events" in other.out) == (0, True)

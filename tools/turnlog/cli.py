@@ -220,7 +220,8 @@ def import_(
 ) -> None:
     """Import sessions from files.
 
-    What the store has already is skipped. A damaged session is named and left out, all others are
+    What the store has already is skipped, and so is what was purged from a session that it has,
+    which cannot come back; then the exit code is 3. A damaged session is named and left out, all others are
     imported, and the exit code is 3. So it is when a tree is mended: an event whose parent is
     missing or follows it begins a path of its own, a record that is none or whose id came before is
     left out, and each is named. An import that was broken off goes on where it stopped when

@@ -266,7 +266,8 @@ def retention(
 
     Held sessions stay. Age is that of the last activity. No beginning goes that would cut a tool
     call from its result, or that holds the compaction that views apply. `turnlog import` gives back
-    what an archive holds; to make the file smaller, use `turnlog vacuum`.
+    the sessions that an archive holds, and beginnings of sessions that stay only into another
+    store; to make the file smaller, use `turnlog vacuum`.
     """
     from engine import RetentionPolicy
     from turnlog.moments import span_of

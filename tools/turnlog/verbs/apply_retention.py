@@ -76,6 +76,8 @@ def run(
     )
     if report.archive is not None:
         screen.line(f"what went is in {terminal.quote(str(report.archive))}, for turnlog import")
+        if report.purged:
+            screen.line("what was purged of sessions that stay can go into another store only")
     return code
 
 
