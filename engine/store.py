@@ -145,7 +145,9 @@ class Tenant(Listed, Owning, Following, Retaining, Forgetting):
         Lines that the store holds already are skipped, and so are those of events that were purged
         from a session that it holds, which do not come back: delete it first, or load them into
         another store. A line without a sequence follows the line
-        before it of the same session, counted from 0 in this load. Blocks until all is durable.
+        before it of the same session, counted from 0 in this load; one without ``recorded_us`` is
+        recorded now, whatever its ``time_us``, and its session's activity is of now. Blocks until
+        all is durable.
 
         Args:
             lines: Mappings as ``json.loads`` gives an export's lines; sessions may interleave.

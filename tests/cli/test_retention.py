@@ -40,8 +40,11 @@ def test_what_is_old_goes_and_its_archive_brings_it_back(
     assert acting(outcome.out) == []
     assert turnlog("import", calls, archive).code == 0
     assert turnlog("export", calls).out == before
-    again = turnlog(*line, "--yes")
-    assert again.code == 2 and "exists" in again.err
+    for answer in ("--yes", "--dry-run"):
+        again = turnlog(*line, answer)
+        assert again.code == 2 and "exists" in again.err
+    idle = ["retention", calls, "--max-age", "100000w", "--archive", archive, "--yes"]
+    assert turnlog(*idle).code == 2  # though nothing would go
 
 
 def test_only_one_tenant(turnlog: Any, calls: Path) -> None:

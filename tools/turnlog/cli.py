@@ -221,11 +221,17 @@ def import_(
     """Import sessions from files.
 
     What the store has already is skipped, and so is what was purged from a session that it has,
-    which cannot come back; then the exit code is 3. A damaged session is named and left out, all others are
-    imported, and the exit code is 3. So it is when a tree is mended: an event whose parent is
-    missing or follows it begins a path of its own, a record that is none or whose id came before is
-    left out, and each is named. An import that was broken off goes on where it stopped when
-    it is started again. Standard input and pipes are read as turnlog's own export.
+    which cannot come back; then the exit code is 3. A damaged session is named and left out, all
+    others are imported, and the exit code is 3. So it is when a tree is mended: an event whose
+    parent is missing or follows it begins a path of its own, a record that is none or whose id came
+    before is left out, and each is named. A session that was mended, such as a fragment of a tree,
+    is another one than the complete one, which is then refused: --strict leaves the fragment out.
+    An import that was broken off goes on where it stopped when it is started again. Standard input
+    and pipes are read as turnlog's own export.
+
+    Turnlog's own lines tell when events were recorded, and keep that. Of other formats the time of
+    the import is recorded: by that, sessions are young for `turnlog sessions` and for
+    `turnlog retention --max-age`, however old what they hold is.
     """
     from turnlog.verbs import import_sessions
 

@@ -64,7 +64,7 @@ def add_to(app: typer.Typer) -> None:
         cls=Verb,
         epilog=example(
             "turnlog retention calls.turnlog --max-age 90d --dry-run",
-            "turnlog retention calls.turnlog --max-age 90d --archive old.jsonl --yes",
+            "turnlog retention calls.turnlog --max-age 90d --archive old-$(date +%F).jsonl --yes",
             "turnlog retention calls.turnlog --max-entries 10000 --tenant acme --yes --json",
         ),
     )(retention)
@@ -226,7 +226,9 @@ def retention(
     max_age: Annotated[
         str | None,
         typer.Option(
-            "--max-age", metavar="SPAN", help="Sessions without activity for longer go: 90d, 12h."
+            "--max-age",
+            metavar="SPAN",
+            help="Sessions without activity for longer go: a number and w, d, h, m (minutes) or s.",
         ),
     ] = None,
     max_entries: Annotated[
@@ -254,7 +256,11 @@ def retention(
     tenant: AnyTenantName = None,
     archive: Annotated[
         Path | None,
-        typer.Option("--archive", metavar="FILE", help="A new file that gets what goes first."),
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="A new file that gets what goes first; refused where one is.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be removed.")
@@ -264,7 +270,8 @@ def retention(
 ) -> None:
     """Remove sessions that are old or too many, and the beginnings of long ones.
 
-    Held sessions stay. Age is that of the last activity. No beginning goes that would cut a tool
+    Held sessions stay. Age is that of the last activity, which is when an event was recorded: what
+    was imported from other formats is as young as the import. No beginning goes that would cut a tool
     call from its result, or that holds the compaction that views apply. `turnlog import` gives back
     the sessions that an archive holds, and beginnings of sessions that stay only into another
     store; to make the file smaller, use `turnlog vacuum`.

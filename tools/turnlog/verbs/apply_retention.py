@@ -43,11 +43,13 @@ def run(
     now_us = CLOCK.wall_us()
     if dry_run:
         with open_to_read(path) as store:
-            report = _apply(store, policy, tenant, now_us=now_us, dry_run=True)
+            report = _apply(store, policy, tenant, now_us=now_us, archive=archive, dry_run=True)
     else:
         with told_of(path), Store.open(path, create=False) as store:
             if not yes:
-                planned = _apply(store, policy, tenant, now_us=now_us, dry_run=True)
+                planned = _apply(
+                    store, policy, tenant, now_us=now_us, archive=archive, dry_run=True
+                )
                 if planned.deleted or planned.purged:
                     terminal.confirm(f"Remove {_counted(planned)} for good?", yes=False)
             report = _apply(store, policy, tenant, now_us=now_us, archive=archive)

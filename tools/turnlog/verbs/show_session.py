@@ -129,7 +129,8 @@ def _show_variables(screen: terminal.Screen, found: list[Variable], as_json: boo
 def _time_before(session: Session, floor: int, stop: int) -> int | None:
     """The time of the last event before a sequence that came with one.
 
-    Below ``floor`` everything was purged. Looks at windows that grow backwards; nearly always the first one has it.
+    Below ``floor`` everything was purged. Looks at windows that grow backwards; nearly always the
+    first one has it.
     """
     window = 16
     while stop > floor:
