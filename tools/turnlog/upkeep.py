@@ -271,9 +271,9 @@ def retention(
     """Remove sessions that are old or too many, and the beginnings of long ones.
 
     Held sessions stay. Age is that of the last activity, which is when an event was recorded: what
-    was imported from other formats is as young as the import. No beginning goes that would cut a tool
-    call from its result, or that holds the compaction that views apply. `turnlog import` gives back
-    the sessions that an archive holds, and beginnings of sessions that stay only into another
+    was imported from other formats is as young as the import. No beginning goes that would cut a
+    tool call from its result, or that holds the compaction that views apply. `turnlog import` gives
+    back the sessions that an archive holds, and beginnings of sessions that stay only into another
     store; to make the file smaller, use `turnlog vacuum`.
     """
     from engine import RetentionPolicy
