@@ -578,3 +578,14 @@ def test_the_last_events_of_a_purged_session(
     assert outcome.code == 0, outcome.err
     shown = [line for line in outcome.out.splitlines() if "turn" in line]
     assert first in shown[0]
+
+
+def test_tail_says_in_words_what_no_session_holds(turnlog: Turnlog, calls: Path) -> None:
+    """It showed names of 512 dots, which nobody can give."""
+    with Store.open(calls) as store:
+        store.tenant("acme").user("u\x1b").documents.write("notes", "a").result()
+        store.documents.write("notes", "b").result()
+    shown = turnlog("tail", calls, "-n", "2").out
+    assert "documents of the tenant" in shown
+    assert "acme/documents of user 'u" in shown
+    assert ".." not in shown and acting(shown) == []

@@ -9,7 +9,6 @@ from engine import ErasureReceipt, Store
 from engine.export import escape
 from engine.holds import holds_of
 from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
-from eventlog.keys import is_hidden
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.stores import known_tenant, told_of
@@ -87,7 +86,7 @@ def _erase_all(
         for receipt in receipts:
             screen.data(_told(receipt))
         return ExitCode.OK
-    sessions = sum([not is_hidden(each.session) for each in receipts])
+    sessions = sum([each.session is not None for each in receipts])
     what = terminal.counted(sessions, "session")
     if sessions < len(receipts):
         what += " and the documents" if sessions else ", but documents"
@@ -98,6 +97,7 @@ def _erase_all(
 def _told(receipt: ErasureReceipt) -> dict[str, Any]:
     return {
         "tenant": escape(receipt.tenant),
+        "what": escape(receipt.what),
         "session": escape(receipt.session),
         "number": receipt.number,
         "event_count": receipt.event_count,
