@@ -85,7 +85,8 @@ class Following(UpTo):
         """Events after a position, then each new one as it is committed, in position order.
 
         Gives what ``read`` does. What was removed before it is read is passed over. A deletion
-        comes as an event of kind ``tombstone`` without a session's name, but with its ``session_number``.
+        comes as an event of kind ``tombstone`` without a session's name, but with its
+        ``session_number``.
 
         Args:
             after: Position after which to begin; None for those from now on.

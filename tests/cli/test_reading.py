@@ -589,3 +589,25 @@ def test_tail_says_in_words_what_no_session_holds(turnlog: Turnlog, calls: Path)
     assert "documents of the tenant" in shown
     assert "acme/documents of user 'u" in shown
     assert ".." not in shown and acting(shown) == []
+
+
+def test_a_listing_marks_counts_that_hold_purged_events(turnlog: Turnlog, beheaded: Path) -> None:
+    with Store.open(beheaded) as store:
+        say(store.session("whole"), 0, "user", "all of it")
+    outcome = turnlog("sessions", beheaded)
+    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines()}
+    assert rows["c"][2:4] == ["31*", "30*"]
+    assert rows["whole"][2:4] == ["1", "1"]
+    assert "* with events that were purged" in outcome.err
+    told = [json.loads(line) for line in turnlog("sessions", beheaded, "--json").out.splitlines()]
+    assert {each["session"]: each["first_sequence"] for each in told} == {"c": 25, "whole": 0}
+
+
+@pytest.mark.parametrize("option", ["-n", "--limit"])
+@pytest.mark.parametrize("verb", [["show"], ["tail", "--session"]])
+def test_the_last_n_are_asked_for_in_either_way(
+    turnlog: Turnlog, calls: Path, verb: list[str], option: str
+) -> None:
+    name, *rest = verb
+    outcome = turnlog(name, calls, *rest, "call-2", option, "1", "--json")
+    assert [json.loads(line)["sequence"] for line in outcome.out.splitlines()] == [2]

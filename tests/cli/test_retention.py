@@ -94,7 +94,7 @@ def test_all_of_a_user_is_erased(turnlog: Any, calls: Path) -> None:
         store.session("call-2").hold("case").result()
     outcome = turnlog("erase", calls, "--user", "u1", "--yes")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "erased 1 session and the documents of user u1: 2 events; no live" in outcome.out
+    assert "erased 1 session of user u1: 1 event; documents: 1 event; no live" in outcome.out
     again = turnlog("erase", calls, "--user", "u1", "--yes")
     assert (again.code, again.out) == (1, "") and "nothing of user u1" in again.err
     held = turnlog("erase", calls, "--user", "u2", "--yes")
@@ -110,7 +110,7 @@ def test_a_held_session_is_erased_only_by_force(turnlog: Any, calls: Path, force
         store.session("call-2").hold("case").result()
     outcome = turnlog("erase", calls, "call-2", "--yes", *(["--force"] if forced else []))
     assert outcome.code == (0 if forced else 1)
-    assert ("is held: case" in outcome.err) is not forced
+    assert ("is held: 'case'" in outcome.err) is not forced
     assert (("", "call-2") in listed(calls)) is not forced
 
 
@@ -131,7 +131,7 @@ def test_all_of_a_tenant_is_erased(turnlog: Any, calls: Path) -> None:
     assert listed(calls) == ALL | {("acme", "held")}
     outcome = turnlog(*line, "--yes", "--force")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "erased 2 sessions and the documents of tenant acme: " in outcome.out
+    assert "erased 2 sessions of tenant acme: " in outcome.out
     assert listed(calls) == {("", "call-1"), ("", "call-2")}
     told = turnlog("erase", calls, "--all", "--tenant", "", "--yes", "--json").out
     assert {json.loads(each)["session"] for each in told.splitlines()} == {"call-1", "call-2"}
@@ -154,7 +154,7 @@ def test_a_session_is_held_and_released(turnlog: Any, calls: Path) -> None:
         in turnlog("retention", calls, "--max-age", "0s", "--tenant", "", "--dry-run").out
     )
     still = turnlog(*line, "--release", "--reason", "case \x1b7")
-    assert still.out == "call-1 is still held: other\n"
+    assert still.out == "call-1 is still held: 'other'\n"
     assert turnlog(*line, "--release", "--json").out.strip().endswith('"holds":[]}')
     again = turnlog(*line, "--release")
     assert again.code == 1 and "is not held" in again.err
@@ -187,3 +187,38 @@ def test_the_archive_of_a_purge_does_not_come_back_into_the_same_store(
     assert (told["purged_events"], told["skipped_events"], told["events"]) == (15, 0, 0)
     other = turnlog("import", tmp_path / "other", archive)
     assert (other.code, "imported 15 events" in other.out) == (0, True)
+
+
+def test_an_erasure_says_each_part_and_where_else_to_look(turnlog: Any, calls: Path) -> None:
+    """It said "erased 0 sessions, but documents", and summed up sessions and documents."""
+    with Store.open(calls, create=False) as store:
+        store.tenant("acme").session("theirs", user_id="u9").append({"n": 1}).result()
+        store.user("u8").documents.write("notes", "mine").result()
+        store.session("call-2").hold("case").result()
+    only = turnlog("erase", calls, "--user", "u8", "--yes")
+    assert only.out.startswith("erased documents of user u8: 1 event; no live record")
+    elsewhere = turnlog("erase", calls, "--user", "u9", "--yes")
+    assert elsewhere.code == 1 and "--tenant acme names it" in elsewhere.err
+    held = turnlog("erase", calls, "--user", "u2", "--yes")
+    assert held.code == 1 and "repeat this with --force" in held.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        pytest.param("hold", ["erase SESSION", "--force", "turnlog redact", "clone"], id="hold"),
+        pytest.param("redact", ["A hold does not stop it"], id="redact"),
+        pytest.param("retention", ["m (minutes)", "all of them", "another"], id="retention"),
+        pytest.param("show", ["unnamed one, not all of them"], id="show"),
+        pytest.param("erase", ["unnamed one, not all of them"], id="erase"),
+        pytest.param("import", ["--strict leaves the fragment out", "--max-age"], id="import"),
+    ],
+)
+def test_help_says_what_surprised(turnlog: Any, verb: str, words: list[str]) -> None:
+    shown = " ".join(turnlog(verb, "--help").out.split())
+    assert [each for each in words if each not in shown] == []
+
+
+def test_help_of_compact_promises_no_smaller_file(turnlog: Any) -> None:
+    shown = turnlog("compact", "--help").out
+    assert "nothing is removed" in " ".join(shown.split()) and "vacuum" not in shown

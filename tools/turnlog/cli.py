@@ -301,7 +301,9 @@ listings.add_to(app)
 )
 def tail(
     store: StorePath,
-    count: Annotated[int, typer.Option("-n", min=0, metavar="N", help="The last N events.")] = 10,
+    count: Annotated[
+        int, typer.Option("-n", "--limit", min=0, metavar="N", help="The last N events.")
+    ] = 10,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on as events are committed, until Ctrl-C.")
     ] = False,
@@ -311,7 +313,10 @@ def tail(
     tenant: AnyTenantName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest events, and follow the store."""
+    """Show the newest events, and follow the store.
+
+    With --session but without --tenant, the unnamed tenant is meant.
+    """
     from turnlog.verbs import tail_events
 
     leave(

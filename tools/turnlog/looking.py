@@ -72,7 +72,7 @@ def replay(
         ),
     ] = 0.0,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after N events.")
+        int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Stop after N events.")
     ] = None,
     at: Moment = None,
     branch: OnBranch = None,
@@ -106,7 +106,8 @@ def show(
     store: StorePath,
     session: SessionName,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Only the last N events.")
+        int | None,
+        typer.Option("--limit", "-n", min=0, metavar="N", help="Only the last N events."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
     at: Moment = None,

@@ -29,7 +29,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobod
 
 ErasedTenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one."),
+    typer.Option(
+        "--tenant", metavar="NAME", help="The tenant; without it, the unnamed one, not all of them."
+    ),
 ]
 
 
@@ -171,7 +173,9 @@ def hold(
 ) -> None:
     """Let no rule of retention remove a session, and no erasure of its user or tenant.
 
-    A session may have several holds, each with its reason, and is held until all are released.
+    A session may have several holds, each with its reason, and is held until all are released. A
+    hold binds rules, not whoever names the session: `turnlog erase SESSION` asks for --force, and
+    `turnlog redact`, and delete() and erase() of programs, go on. A clone has the holds too.
     """
     from turnlog.verbs import hold_session
 
@@ -202,8 +206,8 @@ def redact(
     """Remove what events of a session say, and keep their places.
 
     Bodies, metadata and contents go; sequence, kind, role, times, ids and what others say of the
-    events stay, and so does the session's state. Also of a session that is held. The data file may
-    hold old pages of them until `turnlog vacuum`; backups are not touched.
+    events stay, and so does the session's state. A hold does not stop it. The data file may hold
+    old pages of them until `turnlog vacuum`; backups are not touched.
     """
     from turnlog.verbs import redact_events
 
@@ -323,8 +327,7 @@ def compact(
     """Let a summary stand for the beginning of a session.
 
     What a model is shown of the session begins with it from then on; nothing is removed. More
-    messages than N stay where a tool call would be cut from its result. To make the file smaller,
-    use `turnlog vacuum`.
+    messages than N stay where a tool call would be cut from its result.
     """
     from turnlog.verbs import compact_session
 

@@ -66,7 +66,7 @@ def run(
         for each in decisions:
             screen.line(_line(each, f"would be {did}" if dry_run else did))
     for each in report.held:
-        holds = ", ".join(map(terminal.quote, each.holds))
+        holds = ", ".join(map(terminal.quoted, each.holds))
         screen.line(_line(each, "held"), f"; {holds}")
     for over in report.excess:
         screen.line(_excess(over))
