@@ -14,7 +14,7 @@ from zlib import crc32
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
-from engine.naming import by_branch
+from engine.naming import by_branch, new_name
 from engine.reading import Events, PathPager
 from engine.removing import Removing
 from engine.state import read_fold
@@ -24,7 +24,7 @@ from eventlog.ack import Ack, event_of
 from eventlog.arguments import items, shown, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
-from eventlog.keys import U64_MAX, name_bytes
+from eventlog.keys import U64_MAX
 from eventlog.limits import PAGE_MAX, POSITION_MAX
 from eventlog.linking import HEAD
 from eventlog.past import Past
@@ -213,7 +213,7 @@ class Branching(Removing):
             at: Sequence of the event, or the name of a branch for its newest one as this is called,
                 without what still waits in the queue; None for the head that all appends before
                 this leave.
-            name: A name for the branch.
+            name: A name for the branch; see ``name_branch``.
             expected_head: See ``append``.
             wait: See ``append``.
 
@@ -221,7 +221,7 @@ class Branching(Removing):
         """
         self._store._require_version(2, "branches")
         if name is not None:
-            name_bytes(name, "branch name")
+            new_name(name)
         parent = -1 if at is None else self._event_at(at)
         draft = draft_event("head_move", {"fork": True}, parent=parent, loading=True)
         drafts = [draft._replace(parent=HEAD) if at is None else draft]
@@ -246,11 +246,11 @@ class Branching(Removing):
         """Give the branch of an event a name; a name that led elsewhere leads here from now on.
 
         Args:
-            name: 1 to 512 UTF-8 bytes.
+            name: 1 to 512 UTF-8 bytes, not only digits, which are the number of a branch.
             leaf: Sequence of an event of the branch; None for the branch that the head is on.
             wait: See ``append``.
         """
-        return self._name_branch({"set": name}, leaf, wait)
+        return self._name_branch({"set": new_name(name)}, leaf, wait)
 
     def unname_branch(self, name: str, *, wait: float | None = None) -> Ack:
         """Take a branch's name away; one that is not there is fine. As ``name_branch``."""

@@ -9,6 +9,7 @@ from engine.kinds import APPLICATION, kind_name, role_name
 from eventlog.ack import store_id
 from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
+from eventlog.keys import is_hidden
 from eventlog.record import NO_PARENT, NO_TIME, Extension, Flag, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
 
@@ -45,8 +46,13 @@ class Event(Record):
 
     @property
     def session(self) -> str:
-        """The session's name."""
+        """The session's name; longer than any that can be given where ``is_hidden``."""
         return self.origin.name
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it holds documents of a user or tenant, and is of no session that is named."""
+        return is_hidden(self.origin.name)
 
     @property
     def session_number(self) -> int:

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from engine.drafting import check_naming
 from engine.events import Event
-from eventlog.errors import CorruptionError, UsageError
+from eventlog.arguments import shown
+from eventlog.errors import CorruptionError, InvalidNameError, UsageError
 from eventlog.inline import Changes
+from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, SESSION_BRANCHES_MAX, TIME_MAX
 from eventlog.record import BRANCH_NAME, Record
 
@@ -47,6 +49,24 @@ class BranchName:
     def content(self) -> bytes:
         """The content of its row."""
         return _ROW.pack(self.sequence, self.updated_us, self.branch) + self.name.encode()
+
+
+def new_name(name: object) -> str:
+    """A name that a branch may be given: one that cannot be taken for a branch's number.
+
+    Stores and exports may hold others, which were given before this was asked for.
+
+    Raises:
+        InvalidNameError: It is none.
+    """
+    name_bytes(name, "branch name")
+    assert type(name) is str, "that is a name"
+    if name.isascii() and name.isdigit():
+        raise InvalidNameError(
+            f"branch name {shown(name)} is a number, which stands for the branch of that number",
+            hint="Give a name with another character in it, such as b3.",
+        )
+    return name
 
 
 def subkey_of(name: str) -> bytes:

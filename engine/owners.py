@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from engine.documents import Documents
 from engine.events import opening_of
 from engine.hidden import hidden_session, list_names
+from engine.hiddennames import TENANT_DOCUMENTS, USER_DOCUMENTS
 from engine.usage import Sums, Usage, records_of
 from engine.usagebody import checked_scope
 from engine.values import Present
@@ -16,9 +17,6 @@ from eventlog.limits import PAGE_MAX, TIME_MAX
 
 if TYPE_CHECKING:
     from engine.store import Store, Tenant
-
-USER_DOCUMENTS: Final = "user_documents"
-TENANT_DOCUMENTS: Final = "tenant_documents"
 
 
 class User:

@@ -20,6 +20,7 @@ from eventlog.errors import (
     DuplicateIdError,
     FormatVersionError,
     IdempotencyConflictError,
+    InvalidNameError,
     SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
@@ -739,3 +740,17 @@ def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     there = copied.session("a")
     assert [event.branch for event in there.events()] == [event.branch for event in call.events()]
     assert there.branches() == call.branches()
+
+
+@pytest.mark.parametrize("name", ["0", "3", "007"])
+def test_a_number_is_no_name_of_a_branch(store: Store, name: str) -> None:
+    """A branch could be called "3", which the command line takes for the branch of that number."""
+    call = store.session("call-1")
+    call.append({"n": 0}).result()
+    for given in (lambda: call.name_branch(name), lambda: call.fork(0, name=name)):
+        with pytest.raises(InvalidNameError, match="is a number"):
+            given()
+    assert [branch.names for branch in call.branches()] == [()]
+    call.unname_branch(name).result()
+    call.name_branch(f"b{name}").result()
+    assert call.path(f"b{name}").events[-1].sequence == 0

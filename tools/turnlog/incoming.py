@@ -55,6 +55,7 @@ class Incoming:
     contents: list[Line]
     mends: Sequence[importers.Mend] = ()
     is_foreign: bool = False
+    purged: int = 0  # lines of events that the store purged
     tried: int = 0  # lines of a load that failed; of those some may have arrived
 
     @property
