@@ -227,14 +227,17 @@ def _branch(
         marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
         body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
         told = rows_of_base(body, str(event))
+        tip: dict[bytes, bytes | None] = {}  # of branch 0, where an event above the floor is it
         if "branches" in body and not row.branches:
             row.branches, row.head_branch = counts_of_base(body)
+            if row.first <= row.head != NO_SEQUENCE:
+                tip = linear_tip(tables, state.number, row.head, row.first)
         elif "branches" in body or not row.branches:
             continue
         else:
             known = sealed_tip(tables, state.number, 0)
             told = [each for each in told if decode_tip(each[1], "branch").sequence == known]
-        inline.add({state_key(state.number, BRANCHES, key): content for key, content in told})
+        inline.add({state_key(state.number, BRANCHES, key): content for key, content in told} | tip)
 
 
 def loose_records(
