@@ -725,6 +725,35 @@ def test_a_purge_below_the_first_fork_tells_of_branch_0(
     store.rebuild()
 
 
+@pytest.mark.parametrize("parent", [3, 10, 20, 28])
+@pytest.mark.parametrize("first", [1, 4, 12, 29, 30, 31])
+def test_a_purge_below_what_is_sealed_keeps_the_tip_of_branch_0(
+    checked_store: Open, parent: int, first: int
+) -> None:
+    """Of a session that had begun to branch, and was linear as far as it was sealed, the row said
+    that branch 0 ended at the floor of the purge, though its events above that were there."""
+    store = checked_store(snapshot_frequency=4)
+    call = store.session("call")
+    call.append_many([{"n": n} for n in range(30)]).result()
+    store.flush()
+    info = call.info()
+    assert info is not None and info.unsealed_count == 0
+    call.append({"n": 30}, parent=parent).result()
+    before = call.branches()
+    call.purge(first).result()
+    assert store.check().ok
+    for _ in range(2):
+        assert [branch.leaf for branch in call.branches()] == [branch.leaf for branch in before]
+        assert call.branches()[0].updated_us == before[0].updated_us
+        call.append_many([{"n": n} for n in range(30)]).result()
+        store.flush()
+        assert store.check().ok
+        before = [before[0], *call.branches()[1:]]
+    store.close()
+    call = checked_store().session("call")
+    assert [branch.leaf for branch in call.branches()] == [branch.leaf for branch in before]
+
+
 def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     checked_store: Callable[..., Store], store_path: Path
 ) -> None:
