@@ -7,13 +7,12 @@ space alone (``state``).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
-from weakref import WeakKeyDictionary
 
 from engine import naming
+from engine.attached import attached
 from engine.catalog import catalog_of
 from engine.fold import Fold
 from engine.naming import BranchName, NamesProjection
@@ -124,24 +123,19 @@ def named_branch(store: Store, past: Past, name: str) -> BranchName | None:
     return found
 
 
-_rows: Final[WeakKeyDictionary[Log, Mapping[int, PresentRows]]] = WeakKeyDictionary()
-_rows_lock: Final = threading.Lock()
-
-
 def rows_of(log: Log) -> Mapping[int, PresentRows]:
     """The present rows of each part of the state; all stores that share a log share them too."""
-    facts = catalog_of(log).present
-    with _rows_lock:
-        found = _rows.get(log)
-        if found is None:
-            made = {
-                int(space): PresentRows(each)
-                for space, each in SPACE_PROJECTIONS.items()
-                if space is not Space.FACTS
-            }
-            made[NAMES] = PresentRows(NamesProjection())
-            for each in made.values():
-                log.cache.on_begin.append(each.begin)
-                log.cache.on_clear.append(each.clear)
-            found = _rows[log] = {**made, Space.FACTS: facts}
-        return found
+    return attached(log, _make_rows)
+
+
+def _make_rows(log: Log) -> Mapping[int, PresentRows]:
+    made = {
+        int(space): PresentRows(each)
+        for space, each in SPACE_PROJECTIONS.items()
+        if space is not Space.FACTS
+    }
+    made[NAMES] = PresentRows(NamesProjection())
+    for each in made.values():
+        log.cache.on_begin.append(each.begin)
+        log.cache.on_clear.append(each.clear)
+    return {**made, Space.FACTS: catalog_of(log).present}
