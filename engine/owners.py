@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, cast
 from engine.documents import Documents
 from engine.events import opening_of
 from engine.hidden import hidden_session, list_names
-from engine.usage import Sums, Usage, records_of
+from engine.usage import Sums, Usage, UsageRecord, records_of
 from engine.usagebody import checked_scope
 from engine.values import Present
 from eventlog.arguments import whole
+from eventlog.errors import SessionGoneError
 from eventlog.keys import is_hidden, name_bytes
 from eventlog.limits import PAGE_MAX, TIME_MAX
 
@@ -120,21 +121,30 @@ class Owning:
         since: int,
         until: int,
     ) -> None:
-        facts = self._store._log.views.facts((self.name, session))
-        if facts is None or facts.last_recorded_us < since:
-            return
-        values = Present(self._store, (self.name, session))
-        owner = opening_of(facts.row, facts.origin.number).get("user_id")
         sums.add(
             session,
             [
                 each
-                for each in records_of(values, session, scope, owner)
+                for each in self._records(scope, session, since)
                 if (user_id is None or each.user_id == user_id)
                 and (model is None or each.model == model)
                 and since <= each.recorded_us < until
             ],
         )
+
+    def _records(self, scope: str, session: str, since: int) -> list[UsageRecord]:
+        """Records of one incarnation of a session; none of one that had no event since then."""
+        name = self.name, session
+        while True:
+            facts = self._store._log.views.facts(name)
+            if facts is None or facts.last_recorded_us < since:
+                return []
+            number = facts.origin.number
+            owner = opening_of(facts.row, number).get("user_id")
+            try:
+                return records_of(Present(self._store, name, number), session, scope, owner)
+            except SessionGoneError:
+                continue  # deleted meanwhile, or made anew
 
     def _tenant(self) -> Tenant:
         return cast("Tenant", self)
