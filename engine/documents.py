@@ -227,9 +227,10 @@ class Documents(DocumentsAt):
         """
         name_bytes(name, "document name")
         digest = _digest(name)
-        keys = list(self._keys(digest))
+        values = self._values.all(Space.DOCUMENTS)  # keys and version of one moment
+        keys = [key for key in values if key.startswith(digest)]
         if expected_version is None:
-            stored = self._values.one(Space.DOCUMENTS, digest)
+            stored = values.get(digest)
             expected_version = -1 if stored is None else stored.sequence
         return self._change(digest, {}, keys, expected_version, None, wait)
 

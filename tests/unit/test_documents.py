@@ -26,6 +26,7 @@ from engine.documents import APPENDED, Documents, _digest
 from engine.hidden import any_session
 from engine.hiddennames import DOTS, hidden_name, session_words, split_hidden
 from engine.spaces import Space
+from engine.values import Present
 from eventlog.keys import derived_name, is_hidden
 from eventlog.limits import NAME_BYTES_MAX
 from tests.unit.belongings import HANG_S, USER
@@ -127,6 +128,30 @@ def test_concurrent_appends_all_stay(checked_store: Callable[..., Store]) -> Non
     for number in range(6):
         mine = [each for each in parts if each.startswith(f"{number}.")]
         assert mine == [f"{number}.{count}" for count in range(10)]
+
+
+def test_a_delete_leaves_nothing_of_an_append_that_it_did_not_see(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was read after the keys: an append in between was not compared, and its text
+    came back with the next document of the name."""
+    call = store.session("a")
+    call.documents.append("d", "one").result(HANG_S)
+    real = Present.all
+
+    def all_of(values: Present, space: Space) -> Any:
+        monkeypatch.undo()
+        seen = real(values, space)
+        call.documents.append("d", "between").result(HANG_S)
+        return seen
+
+    monkeypatch.setattr(Present, "all", all_of)
+    with pytest.raises(AppendConflictError):
+        call.documents.delete("d").result(HANG_S)
+    assert call.documents.read("d") == "onebetween"
+    call.documents.delete("d").result(HANG_S)
+    call.documents.append("d", "new").result(HANG_S)
+    assert call.documents.read("d") == "new"
 
 
 def test_a_write_that_did_not_see_an_append_is_not_followed_by_it(

@@ -62,6 +62,7 @@ _REPEATED: Final = (
     "recorded_us",
     "sequence",
     "parent",
+    "branch",
     "tokens",
     "run_id",
     "turn_id",
