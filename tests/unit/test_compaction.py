@@ -16,6 +16,7 @@ from engine import Compaction, Session, Store
 from engine.modelview import summary_message
 from eventlog.errors import (
     AppendConflictError,
+    ConflictError,
     InvalidMessageError,
     SessionNotFoundError,
     TrimmedError,
@@ -384,12 +385,39 @@ def test_without_being_told_an_unanswered_call_is_open_until_the_model_went_on(
     done = call.compact(lambda _: "s", keep_last=0)
     assert done is not None and done.through == 3
     put(call, user("never mind"))
-    assert call.compact(lambda _: "s", keep_last=0) is None
+    with pytest.raises(ConflictError):
+        call.compact(lambda _: "s", keep_last=0)
     put(call, says("fine"))
     given: list[Any] = []
     done = call.compact(lambda messages: given.extend(messages) or "t", keep_last=0)  # type: ignore[func-returns-value]
     assert done is not None and done.through == 7
     assert [each.get("tool_call_id") for each in given] == [None, None, "c1", None, None]
+
+
+def test_an_open_call_that_is_in_the_way_is_named(store: Store, call: Session) -> None:
+    """One call that was never closed stopped every later compaction, and nothing said why.
+
+    `compact` gave None, as with nothing to summarise.
+    """
+
+    def never(_: Any) -> str:
+        raise AssertionError("a call is open")
+
+    talk(call, 2)
+    call.compact(lambda _: "s", keep_last=0)
+    put(call, asks("c1"))
+    call.tool_calls.open("c1", "lookup").result()
+    talk(call, 12)
+    opened = next(event.sequence for event in call.events() if event.body == asks("c1"))
+    before = store.last_position
+    with pytest.raises(ConflictError, match=f"tool call 'c1' of event {opened} ") as caught:
+        call.compact(never, keep_last=2)
+    assert caught.value.current == "c1" and "running" in caught.value.hint
+    with pytest.raises(ConflictError, match="'c1'"):
+        asyncio.run(call.compact_async(never, keep_last=2))
+    assert call.compact(never, keep_last=99) is None  # there is nothing but what is kept
+    assert store.last_position == before
+    assert call.compact(lambda _: "t", keep_last=2, running=[]) is not None
 
 
 # What is none

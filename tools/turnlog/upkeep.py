@@ -321,13 +321,17 @@ def compact(
     keep_last: Annotated[
         int, typer.Option("--keep-last", min=0, metavar="N", help="Messages that stay as they are.")
     ] = 8,
+    close_calls: Annotated[
+        bool, typer.Option("--close-calls", help="Take no tool call as still open.")
+    ] = False,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
     """Let a summary stand for the beginning of a session.
 
     What a model is shown of the session begins with it from then on; nothing is removed. More
-    messages than N stay where a tool call would be cut from its result.
+    messages than N stay where a tool call would be cut from its result, or is still open; when
+    only that is in the way, the call is named and nothing is written.
     """
     from turnlog.verbs import compact_session
 
@@ -338,6 +342,7 @@ def compact(
             summary=summary,
             summary_file=summary_file,
             keep_last=keep_last,
+            takes_open=close_calls,
             tenant=tenant,
             as_json=as_json,
         )
