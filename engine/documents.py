@@ -139,6 +139,7 @@ class Documents(DocumentsAt):
         """
         digest = _checked(name, text)
         return self._change(
+            name,
             digest,
             {digest: name, digest + _WRITTEN: text},
             [],
@@ -190,7 +191,7 @@ class Documents(DocumentsAt):
         digest = _checked(name, text)
         appended = {digest + APPENDED: text}
         return self._change(
-            digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
+            name, digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
         )
 
     async def append_async(
@@ -232,7 +233,7 @@ class Documents(DocumentsAt):
         if expected_version is None:
             stored = values.get(digest)
             expected_version = -1 if stored is None else stored.sequence
-        return self._change(digest, {}, keys, expected_version, None, wait)
+        return self._change(name, digest, {}, keys, expected_version, None, wait)
 
     async def delete_async(
         self, name: str, *, expected_version: int | None = None, wait: float | None = None
@@ -244,6 +245,7 @@ class Documents(DocumentsAt):
 
     def _change(
         self,
+        name: str,
         digest: str,
         changes: dict[str, Any],
         delete: list[str],
@@ -263,6 +265,7 @@ class Documents(DocumentsAt):
             append=append,
             sweep=sweep,
             expected=expected,
+            what=f"document {name!r}",
             idempotency_key=idempotency_key,
             wait=wait,
         )

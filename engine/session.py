@@ -496,6 +496,9 @@ class Session(Holding, UpTo):
             InvalidMessageError: A value that cannot be stored, with its path.
             UsageError: A key that cannot be, or one that is both set and deleted.
             FormatVersionError: The store has format version 1.
+
+        The ack raises ``AppendConflictError`` when a variable has another version than ``expected``
+        says, or the head is another.
         """
         return self._change(
             Space.VARIABLES,
@@ -519,6 +522,7 @@ class Session(Holding, UpTo):
         parent: int | str | None = None,
         blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
+        what: str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         ack: AckMode = "durable",
@@ -526,7 +530,8 @@ class Session(Holding, UpTo):
     ) -> Ack:
         """Set, delete and append keys of a space with one event, as ``update_state`` does.
 
-        It also deletes ``sweep``, what became needless; an idempotency key does not stand for that.
+        Another version than is expected is told of ``what``, or of the key. It also deletes
+        ``sweep``, what became needless; an idempotency key does not stand for that.
         """
         self._store._require_version(2, space.title)
 
@@ -546,7 +551,7 @@ class Session(Holding, UpTo):
             idempotency_key=idempotency_key,
             said=said,
             mode=ack,
-            versions=() if expected is None else versions_of(space, expected),
+            versions=() if expected is None else versions_of(space, expected, what),
         )
         self._store._submit(sent, wait)
         return sent

@@ -135,7 +135,11 @@ class ConflictError(TurnlogError):
 
 
 class AppendConflictError(ConflictError):
-    """The session's head is not the expected one."""
+    """A condition of an append does not hold: nothing of the append was written.
+
+    The head is another one, or a version is: of a variable, document, run, tool call, alias or
+    hold; or there is no event that the append names, or none that it may follow.
+    """
 
 
 class IdempotencyConflictError(ConflictError):

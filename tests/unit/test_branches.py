@@ -306,11 +306,11 @@ def test_a_path_is_asked_for_by_leaf_or_by_cursor(call: Session) -> None:
 @pytest.mark.parametrize(
     ("parent", "reason"),
     [
-        pytest.param(9, "does not come before", id="missing"),
-        pytest.param(3, "does not come before", id="itself"),
+        pytest.param(9, "session 'call' has no event 9$", id="missing"),
+        pytest.param(3, "session 'call' has no event 3$", id="itself"),
         pytest.param(2, "no event of the history", id="control"),
         pytest.param("elsewhere", "of another session", id="foreign"),
-        pytest.param("nowhere", "there is no event", id="unknown-id"),
+        pytest.param("nowhere", "there is no event with id 'nowhere'", id="unknown-id"),
         pytest.param("me", "cannot follow itself", id="its-own-id"),
         pytest.param("ff.0000000000", "of another session", id="foreign-made-id"),
     ],
