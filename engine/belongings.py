@@ -16,7 +16,7 @@ from engine.runs import Runs
 from engine.spaces import Space
 from engine.toolcalls import ToolCalls
 from engine.usage import Sums, Usage, on_path, records_of
-from engine.usagebody import checked_scope, usage_body
+from engine.usagebody import checked_scope, require_figure, usage_body
 from engine.values import AsOf, Present, Values
 from eventlog.ack import Ack
 from eventlog.arguments import whole
@@ -110,13 +110,14 @@ class Belongings(Describing):
             wait: See ``append``.
 
         Raises:
-            UsageError: A scope, count or amount that cannot be.
+            UsageError: A scope, count or amount that cannot be; or none of these and no ``extra``.
             FormatVersionError: The store has format version 1.
 
         The ack raises ``AppendConflictError`` when there is no such event.
         """
         given = locals()
         body = usage_body(scope, given)
+        require_figure(given)
         return self._as_session()._change(
             Space.USAGE,
             {},

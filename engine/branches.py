@@ -15,7 +15,7 @@ from zlib import crc32
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
 from engine.naming import by_branch, new_name
-from engine.reading import Events, PathPager
+from engine.reading import Events, PathPager, SessionPager, kinds_wanted
 from engine.removing import Removing
 from engine.state import read_fold
 from engine.staterows import NAMES
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 LINKS_MAX: Final = 256  # events that one event answers
+
+
+class Link(NamedTuple):
+    """That an event answers others.
+
+    Attributes:
+        event: Sequence of the event.
+        answers: Sequences of those that it answers, as they were given.
+        sequence: Sequence of the event that says so.
+    """
+
+    event: int
+    answers: tuple[int, ...]
+    sequence: int
 
 
 class Branch(NamedTuple):
@@ -259,13 +273,15 @@ class Branching(Removing):
     def link(self, sequence: int, answers: list[int], *, wait: float | None = None) -> Ack:
         """Say that an event answers several others; its parent stays what it is.
 
+        ``links`` reads it.
+
         Args:
             sequence: Sequence of the event.
             answers: Sequences of the others, 1 to 256.
             wait: See ``append``.
 
         Raises:
-            UsageError: The session has no such event.
+            UsageError: The session has no such event, or the event is to answer itself.
         """
         self._store._require_version(2, "links")
         last = self._require_event(sequence)
@@ -275,6 +291,8 @@ class Branching(Removing):
         for each in given:
             if whole(each, "answers", 0, POSITION_MAX) > last:
                 raise UsageError(f"session {self._name[1]!r} has no event {each}")
+            if each == sequence:
+                raise UsageError(f"event {sequence} cannot answer itself")
         body = {"event": sequence, "answers": list(given)}
         return self._append_controls((draft_event("link", body, loading=True),), None, wait)
 
@@ -283,6 +301,28 @@ class Branching(Removing):
     ) -> Ack:
         """``link`` on the store's pool, but for waiting until it is durable: await the ack."""
         return await self._store._on_pool(self.link, sequence, answers, wait=wait)
+
+    def links(self, event: int | None = None) -> list[Link]:
+        """What events answer, as ``link`` said it, in the order in which it was said.
+
+        Empty without a session. What was said by an event that was purged since is not there any
+        more. Reads through the session's events.
+
+        Args:
+            event: Only links of this event, and those in which it is answered; None gives all.
+        """
+        if event is not None:
+            whole(event, "event", 0, POSITION_MAX)
+        log = self._store._log
+        pager = SessionPager(log, self._name, 0, U64_MAX, kinds_wanted(("link",)))
+        found: list[Link] = []
+        while page := pager.next_page():
+            found += [link for each in page if (link := _link_in(each)) is not None]
+        return [each for each in found if event is None or event in (each.event, *each.answers)]
+
+    async def links_async(self, event: int | None = None) -> list[Link]:
+        """``links`` on the store's pool."""
+        return await self._store._on_pool(self.links, event)
 
     # For the above
 
@@ -350,6 +390,17 @@ class Branching(Removing):
 
 def _head_in(past: Past | None) -> int | None:
     return None if past is None else past.head(past.view.event_count, past.row.head)
+
+
+def _link_in(event: Event) -> Link | None:
+    """What an event of kind ``link`` says; None of what was loaded and says nothing."""
+    body = event.body
+    if type(body) is not dict or type(body.get("event")) is not int:
+        return None
+    answers = body.get("answers")
+    if type(answers) is not list or not all([type(each) is int for each in answers]):
+        return None
+    return Link(body["event"], tuple(answers), event.sequence)
 
 
 def _no_branch(session: str, name: str, number: int | None) -> UsageError:

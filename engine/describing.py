@@ -27,7 +27,7 @@ from engine.spaces import KINDS, Space
 from engine.variables import StoredVariable, changed_by
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
-from eventlog.errors import SessionGoneError
+from eventlog.errors import SessionGoneError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, STATE_PAGE_EVENTS
 
@@ -194,9 +194,13 @@ class Describing(Branching):
             parent: Name of another session of the tenant; None for none. It need not exist.
             sequence: The event of it that is meant.
             wait: See ``append``.
+
+        Raises:
+            UsageError: It is this session itself.
         """
         if optional_text(parent, "parent") is None:
             return self._state_facts(wait, parent=None)
+        self._refuse_itself(parent, "be its own parent")
         at = None if sequence is None else whole(sequence, "sequence", 0, POSITION_MAX)
         return self._state_facts(wait, parent=[parent, at])
 
@@ -206,8 +210,12 @@ class Describing(Branching):
         Args:
             session: Its name, 1 to 480 UTF-8 bytes. It need not exist.
             wait: See ``append``.
+
+        Raises:
+            UsageError: It is this session itself.
         """
         key = RELATED + fact_name(session, "session")
+        self._refuse_itself(session, "be related to itself")
         return self._as_session()._change(Space.FACTS, {key: True}, wait=wait)
 
     def unrelate(self, session: str, *, wait: float | None = None) -> Ack:
@@ -215,6 +223,10 @@ class Describing(Branching):
         return self._as_session()._change(
             Space.FACTS, {}, [RELATED + fact_name(session, "session")], wait=wait
         )
+
+    def _refuse_itself(self, other: str | None, what: str) -> None:
+        if other == self._name[1]:
+            raise UsageError(f"session {other!r} cannot {what}", hint="Name another session.")
 
     # Aliases
 

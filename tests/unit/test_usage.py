@@ -239,7 +239,7 @@ def test_usage_belongs_to_an_event_of_the_history(store: Store, event: Any) -> N
     store.session("b").append(USER, id="other").result(HANG_S)
     for wrong in (event, "other"):
         with pytest.raises(AppendConflictError):
-            call.record_usage(event=wrong).result(HANG_S)
+            call.record_usage(seconds=1, event=wrong).result(HANG_S)
     assert call.info().event_count == 2  # type: ignore[union-attr]
 
 
@@ -247,6 +247,8 @@ def test_usage_belongs_to_an_event_of_the_history(store: Store, event: Any) -> N
     "wrong",
     [
         {"scope": "week"},
+        {},  # it was stored, and counted as a record
+        {"model": "m", "user_id": "u", "currency": "EUR"},
         {"input_tokens": -1},
         {"input_tokens": 1.5},
         {"input_tokens": True},
@@ -501,7 +503,7 @@ def test_a_store_of_version_1_has_none(tmp_path: Path) -> None:
     with Store.open(tmp_path / "old") as store:
         call = store.session("new")
         for refused in (
-            call.record_usage,
+            lambda: call.record_usage(seconds=1),
             lambda: call.documents.write("a", "b"),
             lambda: call.artifacts.write("a", "b"),
             lambda: call.runs.begin("a"),
