@@ -74,7 +74,12 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathPage:
-    """A page of a path, root first; ``cursor`` continues, None at the end."""
+    """A page of a path, root first.
+
+    Attributes:
+        events: Its events.
+        cursor: Continues the path behind them; None at the end.
+    """
 
     events: list[Event]
     cursor: str | None
@@ -227,7 +232,7 @@ class Branching(Removing):
             at: Sequence of the event, or the name of a branch for its newest one as this is called,
                 without what still waits in the queue; None for the head that all appends before
                 this leave.
-            name: A name for the branch; see ``name_branch``.
+            name: A name for the branch, as of ``name_branch``; taken from another one that has it.
             expected_head: See ``append``.
             wait: See ``append``.
 

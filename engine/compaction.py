@@ -32,6 +32,7 @@ from engine.modelview import (
 from engine.pathscan import PathScan
 from engine.reading import Events, PathPager
 from engine.spans import Spans
+from engine.stepping import drop
 from engine.toolgroups import Count, tools_of
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 KEEP_LAST: Final = 8
 WAIT_S: Final = 3600.0  # for room in the queue: a summary costs more than waiting
+
+_ON_LOOP: Final = "Use compact_async, on an event loop."
 
 Summarize = Callable[[list[Any]], str]
 """Makes a summary of messages, oldest first."""
@@ -99,8 +102,17 @@ class Compacting(Viewing):
         compaction among them, and may take its time: nothing is held meanwhile, and what is
         appended meanwhile follows the messages that are kept.
 
+        A system message is a message: the summary stands for it too. The system prompt is the
+        caller's to give, before what ``window`` gives; or ``keep`` names it, in each compaction,
+        and it follows the summary.
+
+        In the view the summary is ``{"role": "user", "content": text}``, where the text begins with
+        ``Summary of the conversation so far:`` and an empty line; ``window_entries`` tells it by
+        ``synthetic == "summary"``, for those who want other words.
+
         Args:
-            summarize: Gives the summary of messages, a text.
+            summarize: Called with a list of messages, bodies as they were appended, oldest first;
+                gives their summary, a text. A coroutine function goes to ``compact_async``.
             keep_last: The last messages that stay as they are; more where a tool group would be
                 cut, or a call is open.
             through: Instead, sequence of the last event that the summary stands for.
@@ -130,10 +142,15 @@ class Compacting(Viewing):
             SessionNotFoundError: No session of that name.
         """
         given = _Given(summarize, keep, strategy, trigger, data, count)
+        if inspect.iscoroutinefunction(summarize):
+            raise UsageError("summarize is a coroutine function", hint=_ON_LOOP)
         plan = self._plan_compaction(keep_last, through, running, given)
         if plan is None:
             return None
         summary = summarize(plan.window.messages)
+        if inspect.isawaitable(summary):
+            drop(summary)
+            raise UsageError("summarize gave an awaitable; nothing was written", hint=_ON_LOOP)
         ack = self._compaction_ack(plan, summary, given)
         self._store._submit(ack, WAIT_S)
         return plan.done(ack.result(), summary)

@@ -206,7 +206,7 @@ def decode_base(event: Event) -> Fold:
         CorruptionError: Its body is none of a base.
     """
     last = _last_of(event)
-    body, where = event.body, str(event)
+    body, where = event.body, f"{event}"
     return make_fold(last, spaces_of_base(body, where), decode_names(body.get("names"), where))
 
 
@@ -214,7 +214,7 @@ def _last_of(event: Event) -> int:
     body = event.body
     last = body.get("last") if type(body) is dict else None
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
-        raise CorruptionError("is no base", where=str(event))
+        raise CorruptionError("is no base", where=f"{event}")
     return last
 
 

@@ -102,7 +102,7 @@ def named_by(event: Event) -> dict[str, BranchName | None]:
     try:
         check_naming(body)
     except UsageError as error:
-        raise CorruptionError(f"names no branch: {error}", where=str(event)) from error
+        raise CorruptionError(f"names no branch: {error}", where=f"{event}") from error
     found: dict[str, BranchName | None] = {}
     if "delete" in body:
         found[body["delete"]] = None
@@ -158,7 +158,7 @@ class NamesProjection:
     def base(self, event: Record) -> Changes:
         """See ``InlineProjection``."""
         body = _event(event).body
-        names = decode_names(body.get("names") if type(body) is dict else None, str(event))
+        names = decode_names(body.get("names") if type(body) is dict else None, f"{event}")
         return {subkey_of(name): each.content() for name, each in names.items()}
 
     def check(self, event: Record) -> None:

@@ -243,7 +243,8 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
             dictionaries: Compress each tenant's sealed events with what its sessions have in
                 common; False keeps every sentence in its own session's rows. On by default.
             on_rejected: Called, on the store's pool, for each append that was refused after it was
-                accepted, if it was ``ack="queued"`` or nobody waited for its ack.
+                accepted, if it was ``ack="queued"`` or nobody waited for its ack: with the ack and
+                the error.
             verify: Walk the whole structure of the file before it is mapped.
             allow_network: Accept a network file system, where locks may not work.
             lock_deadline_ms: How long a commit waits for another process's lock.

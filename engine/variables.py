@@ -216,7 +216,7 @@ def changed_by(event: Event) -> dict[str, StoredVariable | None]:
     try:
         check_change(body)
     except UsageError as error:
-        raise CorruptionError(f"is no change of variables: {error}", where=str(event)) from error
+        raise CorruptionError(f"is no change of variables: {error}", where=f"{event}") from error
     found: dict[str, StoredVariable | None] = {}
     for key, value in body.get("set", {}).items():
         found[key] = store_value(key, value, event.recorded_us, event.sequence)

@@ -154,7 +154,10 @@ class IdempotencyConflictError(ConflictError):
 class DuplicateIdError(ConflictError):
     """An id of a caller is taken by another event of the tenant."""
 
-    default_hint = "Give the event another id, or send exactly the same event again."
+    default_hint = (
+        "Give the event another id, or send exactly the same event again: "
+        "body, kind, time, tokens, ids, metadata and parent."
+    )
 
 
 class SessionGoneError(ConflictError):

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from engine import Compaction, Session, Store
-from engine.modelview import summary_message
+from engine.modelview import SUMMARY_PREFIX, summary_message
+from engine.toolgroups import NO_RESULT
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
@@ -418,6 +419,30 @@ def test_an_open_call_that_is_in_the_way_is_named(store: Store, call: Session) -
     assert call.compact(never, keep_last=99) is None  # there is nothing but what is kept
     assert store.last_position == before
     assert call.compact(lambda _: "t", keep_last=2, running=[]) is not None
+
+
+def test_a_summary_to_be_awaited_is_refused_before_anything(store: Store, call: Session) -> None:
+    """It was a summariser that gave no text, and a coroutine that nobody awaited."""
+    asked: list[int] = []
+
+    async def summarize(_: Any) -> str:
+        asked.append(1)
+        return "s"
+
+    talk(call, 12)
+    before = store.last_position
+    for given in (summarize, lambda messages: summarize(messages)):
+        with pytest.raises(UsageError) as caught:
+            call.compact(given)  # type: ignore[arg-type]
+        assert "compact_async" in caught.value.hint
+    assert (store.last_position, asked) == (before, [])
+    assert asyncio.run(call.compact_async(summarize)) is not None
+
+
+def test_what_views_say_of_themselves_is_documented(call: Session) -> None:
+    assert SUMMARY_PREFIX.strip() in (Session.window.__doc__ or "")
+    assert SUMMARY_PREFIX.strip() in (Session.compact.__doc__ or "")
+    assert NO_RESULT in " ".join((Session.window.__doc__ or "").split())
 
 
 # What is none
