@@ -310,7 +310,7 @@ class Loader:
         if (
             is_linear
             and parent < arrival.first
-            and kind_code(event["kind"], loading=True) in BELONGS
+            and kind_code(event["kind"], loading=True) in (BRANCH_NAME, *BELONGS)
         ):
             return arrival.followed.get(parent, 0)
         return arrival.followed.get(parent)
