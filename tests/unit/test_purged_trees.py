@@ -98,3 +98,22 @@ def test_what_belongs_to_the_head_is_of_its_branch_after_an_import_too(
             branch: totals.record_count for branch, totals in each.usage().by_branch.items()
         } == {1: 1}
         assert [version.branch for version in each.artifacts.versions("x")] == [1]
+
+
+def test_a_name_that_was_given_by_an_event_that_was_purged_is_loaded(
+    checked_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    """An export of a linear session was refused when its branch was named by an event of it that
+    was purged since: nothing told the loader the branch of that one.
+    """
+    store = checked_store()
+    session = store.session("a")
+    session.append_many([said(str(number)) for number in range(3)]).result()
+    session.name_branch("main", 0).result()
+    session.purge(2).result()
+    lines = list(store.export_lines(session.events()))
+    copy = checked_store(tmp_path / "copy")
+    copy.load(map(json.loads, lines))
+    made = copy.session("a")
+    assert list(copy.export_lines(made.events())) == lines
+    assert [(branch.names, branch.leaf) for branch in made.branches()] == [(("main",), 2)]
