@@ -309,7 +309,6 @@ class Compact(Noun):
         new = New({"summary": text, "data": data}, kind="compaction", tokens=COUNTED)
         return model.place(session, new).last, through, text, len(told), tokens
 
-
     def _is_blocked(self, session: ModelSession, entries: list[Entry], covered: int) -> bool:
         """Whether only a call that is open keeps it from finding something to summarise."""
         wanted = max(0, len(entries) - self.keep_last)

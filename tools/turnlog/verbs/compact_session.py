@@ -38,7 +38,9 @@ def run(
             )
         except ConflictError as error:
             if type(error) is ConflictError:  # a call is open
-                error.hint = "Append its result, or give --close-calls to take it as never answered."
+                error.hint = (
+                    "Append its result, or give --close-calls to take it as never answered."
+                )
             raise
     if as_json:
         screen.data(
