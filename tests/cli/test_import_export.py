@@ -179,7 +179,9 @@ def test_purged_sessions_go_out_and_come_in(turnlog: Any, tmp_path: Path) -> Non
         again = tmp_path / "again.jsonl"
         assert turnlog("export", tmp_path / "second", "--force", "-o", again).code == 0
         assert again.read_bytes() == after.read_bytes()
-    assert turnlog("import", tmp_path / "second", before).code == 0
+    earlier = turnlog("import", tmp_path / "second", before)  # of before the purges
+    assert earlier.code == ExitCode.DAMAGED_INPUT
+    assert "purged from the store stay so" in earlier.out
     for file in (before, after, before):
         assert turnlog("import", tmp_path / "third", file).code == 0
     for name in ("second", "third"):
