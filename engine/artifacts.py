@@ -67,7 +67,9 @@ class ArtifactVersion:
 
 
 Versions = list[ArtifactVersion]
+"""Versions of one artifact, oldest first."""
 Ids = list[str]
+"""Ids of artifacts."""
 
 
 class ArtifactsAt:

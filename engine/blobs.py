@@ -67,6 +67,7 @@ BlobLike = Blob | bytes | str
 """A blob, or its address as 16 bytes or 32 hex digits."""
 
 Content = bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
+"""Bytes, a file opened in binary mode, or an iterable of bytes."""
 
 
 def address_of(tenant: str, blob: BlobLike) -> bytes:
@@ -347,6 +348,7 @@ class Blobs:
 
         Raises:
             ConflictError: The tenant has no such blob (any more).
+            UsageError: It is a ``Blob`` of another tenant.
             CorruptionError: A part of the range is damaged; names blob and chunk.
         """
         whole(start, "start", 0, BLOB_BYTES_MAX)

@@ -218,7 +218,8 @@ class SessionInfo:
         created_us: Recorded time of the first event.
         updated_us: Recorded time of the last event.
         event_count: Events; sequences run from 0 to one less.
-        message_count: Events of kind ``message``.
+        message_count: Events of kind ``message``, with those that were purged; of a session that
+            was loaded, those that were loaded.
         head: Sequence of the event that the next append follows, None when there is none.
         first_sequence: Sequence of the first event that was not purged.
         last_sequence: Sequence of the last event.

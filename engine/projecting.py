@@ -110,9 +110,10 @@ class Projecting:
 class Projection:
     """A projection, at work or at rest. Made by ``store.projection``.
 
-    The first call that applies or changes something makes this its owner, until ``close`` or the
-    end of ``with``; ``run`` gives that up when it ends. An owner whose process ended counts for
-    nothing. One call at a time, but for ``close``, ``checkpoint``, ``lag`` and ``dead_letters``.
+    The first call that applies or changes something makes this its owner, ``run`` in any case,
+    until ``close`` or the end of ``with``; ``run`` gives that up when it ends. An owner whose
+    process ended counts for nothing. On an event loop use ``async with``, as ``close`` waits for
+    the disk. One call at a time, but for ``close``, ``checkpoint``, ``lag`` and ``dead_letters``.
     """
 
     def __init__(
@@ -224,6 +225,16 @@ class Projection:
         else:  # which is what the caller should hear of
             with suppress(TurnlogError):
                 self.close()
+
+    async def __aenter__(self) -> Projection:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close_async()
+        else:
+            with suppress(TurnlogError):
+                await self.close_async()
 
     # Work
 

@@ -90,9 +90,10 @@ class Retaining:
         Args:
             policy: The rules.
             dry_run: Only decide.
-            now_us: The time, µs since the epoch; needed with ``max_age_us``. Age goes by when the
-                last event was recorded, not by ``time_us``: what was loaded without a recorded
-                time, as imports of other formats are, is as young as the load.
+            now_us: The time, µs since the epoch, ``time.time_ns() // 1000``; needed with
+                ``max_age_us``. Age goes by when the last event was recorded, not by ``time_us``:
+                what was loaded without a recorded time, as imports of other formats are, is as
+                young as the load.
             archive: A file, where nothing is yet, that gets the export lines of what goes first;
                 ``load`` gives back sessions that went whole, and what was purged of others only in
                 another store. None makes none.

@@ -65,6 +65,7 @@ REJECTED_KEPT: Final = 1_000
 CLOSE_DEADLINE_S: Final = CLOSE_DEADLINE_MS / 1000
 
 OnRejected = Callable[[Ack, TurnlogError], object]
+"""Called with the ack of a refused append and its error."""
 
 
 class Tenant(Listed, Owning, Following, Retaining, Forgetting):

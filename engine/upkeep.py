@@ -145,6 +145,7 @@ class Upkeep:
 
         Raises:
             BusyError: The store is open; names by whom.
+            UsageError: This process has it open read-only.
             StorageFullError: There is no room beside it.
             CorruptionError: It is damaged; nothing was changed.
             NotAStoreError, FormatVersionError, ReadOnlyError, StoreUnavailableError: As by opening.

@@ -222,3 +222,12 @@ def test_help_says_what_surprised(turnlog: Any, verb: str, words: list[str]) -> 
 def test_help_of_compact_promises_no_smaller_file(turnlog: Any) -> None:
     shown = turnlog("compact", "--help").out
     assert "nothing is removed" in " ".join(shown.split()) and "vacuum" not in shown
+
+
+def test_a_kind_that_no_event_has_is_told(turnlog: Any, calls: Path) -> None:
+    """A mistyped `--kind` counted nothing, and said nothing."""
+    rule = ("--max-entries", 1, "--kind", "mesage", "--kind", "message", "--dry-run")
+    outcome = turnlog("retention", calls, *rule)
+    assert outcome.code == 0
+    assert "no event is of kind mesage" in outcome.err and "kind message" not in outcome.err
+    assert turnlog("retention", calls, *rule[:2], *rule[4:]).err == ""

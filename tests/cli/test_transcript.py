@@ -25,6 +25,7 @@ class Fact:
     session: str = "call-1"
     redacted: bool = False
     role: str | None = None
+    is_hidden: bool = False
 
 
 def text_of(fact: Fact, clip: int | None = None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from engine import Ack, Blobs, Session, Store
+from engine import Ack, Blobs, Projection, Session, Store
 from engine.kinds import CONTROLS, PUBLIC
 from turnlog.cli import app
 from turnlog.exits import MEANINGS
@@ -108,7 +108,7 @@ def test_the_interface_is_that_of_the_program() -> None:
     table = README.partition("## The interface")[2].partition("\n## ")[0]
     calls = set(re.findall(r"(?:\w+)?\.(\w+)\(", table))
     assert len(calls) > 20
-    classes = (Store, Session, Ack, Blobs)
+    classes = (Store, Session, Ack, Blobs, Projection)
     assert [name for name in calls if not any(hasattr(each, name) for each in classes)] == []
     parameters = inspect.signature(Session.append).parameters
     marks = re.findall(r"`(\w+)=`", table)

@@ -22,6 +22,7 @@ from engine import (
     projecting,
 )
 from eventlog.errors import (
+    BusyError,
     InvalidNameError,
     OverloadedError,
     ReadOnlyError,
@@ -172,6 +173,47 @@ def test_cycles_without_work_write_nothing_and_the_lag_reaches_zero(store: Store
     say(store, 2, 3)
     assert projection.lag() == 2
     assert store.tenants() == ["acme", ""]
+
+
+def test_a_loop_closes_it_without_blocking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`with` on a loop waited for the last checkpoint there; there was no `async with`."""
+    threads: list[int] = []
+    give_up = Projection._give_up
+
+    def noted(self: Projection) -> None:
+        threads.append(threading.get_ident())
+        give_up(self)
+
+    monkeypatch.setattr(Projection, "_give_up", noted)
+    say(store, 0)
+
+    async def main(fails: bool) -> int:
+        async with store.projection("totals", Totals()) as projection:
+            count = await projection.run_once_async()
+            if fails:
+                raise KeyError("of the caller")
+        return count
+
+    assert run(main(False)) == 1
+    say(store, 1)
+    with pytest.raises(KeyError):
+        run(main(True))
+    assert len(threads) >= 2 and threading.get_ident() not in threads
+    assert once(store, Totals()) == 0  # nobody owns it
+
+
+def test_of_two_that_are_idle_none_owns(store: Store) -> None:
+    first, second = (store.projection("totals", Totals()) for _ in range(2))
+    assert first.run_once() == second.run_once() == 0
+    say(store, 0)
+    assert (second.run_once(), first._kept.is_owner) == (1, False)
+    with pytest.raises(BusyError):
+        first.run_once()
+    second.close()
+    assert first.run_once() == 0
+    say(store, 1)
+    assert first.run_once() == 1
+    first.close()
 
 
 def test_what_others_wrote_moves_the_checkpoint_now_and_then(

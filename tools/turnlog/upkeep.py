@@ -252,7 +252,11 @@ def retention(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only events of this kind count; repeatable."),
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="Only events of this kind count; repeatable. Warns if there is none.",
+        ),
     ] = None,
     erase: Annotated[
         bool, typer.Option("--erase", help="Also overwrite what the sessions that go held.")

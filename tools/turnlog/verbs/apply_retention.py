@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from engine import (
     Tenant,
 )
 from engine.export import escape
+from eventlog.errors import CorruptionError
 from eventlog.seams import CLOCK
 from turnlog import terminal
 from turnlog.exits import ExitCode
@@ -43,9 +46,11 @@ def run(
     now_us = CLOCK.wall_us()
     if dry_run:
         with open_to_read(path) as store:
+            _complain_of_kinds(store, tenant, policy.kinds or ())
             report = _apply(store, policy, tenant, now_us=now_us, archive=archive, dry_run=True)
     else:
         with told_of(path), Store.open(path, create=False) as store:
+            _complain_of_kinds(store, tenant, policy.kinds or ())
             if not yes:
                 planned = _apply(
                     store, policy, tenant, now_us=now_us, archive=archive, dry_run=True
@@ -81,6 +86,21 @@ def run(
         if report.purged:
             screen.line("what was purged of sessions that stay can go into another store only")
     return code
+
+
+def _complain_of_kinds(store: Store, tenant: str | None, kinds: Collection[str]) -> None:
+    """Say of which kinds there is no event, so that none counts: it may be a mistyped name."""
+    missing = dict.fromkeys(sorted(kinds))
+    if not missing:
+        return
+    world = store if tenant is None else Tenant(store, known_tenant(store, tenant).name)
+    with suppress(CorruptionError):  # which the rules tell of, for each session
+        for event in world.read():
+            missing.pop(event.kind, None)
+            if not missing:
+                return
+    for kind in missing:
+        terminal.complain(f"no event is of kind {terminal.quote(kind)}; --kind counts none of it")
 
 
 def _apply(
