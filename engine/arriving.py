@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.facts import check_facts
+from engine.facts import OWNERS, check_facts
 from engine.kinds import kind_code
 from engine.spaces import Space
 from engine.usagebody import check_record
@@ -27,7 +27,8 @@ def check_arriving(kind: str, body: Any) -> None:
     session alone.
 
     Raises:
-        InvalidMessageError: A fact is not what its key says; names the path.
+        InvalidMessageError: A fact is not what its key says, or an owner is deleted, whom calls
+            set to None; names the path.
         UsageError: A record of usage is none, or the body is none of its kind.
     """
     code = kind_code(kind, loading=True)
@@ -44,10 +45,18 @@ def check_arriving(kind: str, body: Any) -> None:
             check_facts(made, "$.set")
             keyed = {appended_key(key, 0): value for key, value in appended.items()}
             check_facts(keyed, "$.append")
+            _require_owners(body.get("delete", []))
     else:
         return
     for record in records:
         check_record(record)
+
+
+def _require_owners(deleted: list[str]) -> None:
+    """Raise where an owner's key goes: who forgets a user looks where such a key is."""
+    for key in deleted:
+        if key in OWNERS:
+            raise InvalidMessageError(f"{key} is set to null, not deleted", path="$.delete")
 
 
 def check_redaction(body: Any) -> None:

@@ -271,7 +271,12 @@ def _check_redacted(event: dict[str, Any]) -> None:
         if event["redacted"] and event[key] is not None:
             raise ValueError(f"a redacted event has no {key}")
     role = event["role"]
-    if role is not None and (not event["redacted"] or type(role) is not str or role not in ROLES):
+    if role is not None and (
+        not event["redacted"]
+        or event["kind"] != "message"
+        or type(role) is not str
+        or role not in ROLES
+    ):
         raise ValueError("role is one of the usual roles, of a redacted message")
 
 

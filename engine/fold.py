@@ -34,10 +34,10 @@ from eventlog.past import Past
 from eventlog.record import BASE, BRANCH_NAME
 
 FOLDED_KINDS: Final = frozenset({*SPACES, BRANCH_NAME})
-Values = Mapping[str, StoredVariable]
+StoredByKey = Mapping[str, StoredVariable]
 """What a space holds, by key."""
-_NOTHING: Final[Values] = MappingProxyType({})
-_NO_SPACES: Final[Mapping[Space, Values]] = MappingProxyType({})
+_NOTHING: Final[StoredByKey] = MappingProxyType({})
+_NO_SPACES: Final[Mapping[Space, StoredByKey]] = MappingProxyType({})
 _NO_NAMES: Final[Mapping[str, BranchName]] = MappingProxyType({})
 _FOLD_BYTES: Final = 400  # of a fold without anything
 _ENTRY_BYTES: Final = 100  # of a mapping, for each entry
@@ -54,7 +54,7 @@ class Fold:
     """
 
     sequence: int = -1
-    spaces: Mapping[Space, Values] = field(default_factory=lambda: _NO_SPACES)
+    spaces: Mapping[Space, StoredByKey] = field(default_factory=lambda: _NO_SPACES)
     names: Mapping[str, BranchName] = field(default_factory=lambda: _NO_NAMES)
     memory_bytes: int = field(default=_FOLD_BYTES, compare=False)
 
@@ -99,14 +99,14 @@ class Fold:
         return Fold(sequence, MappingProxyType(spaces), MappingProxyType(kept), size)
 
 
-def values_in(fold: Fold, space: Space) -> Values:
+def values_in(fold: Fold, space: Space) -> StoredByKey:
     """What a space holds, by key."""
     return fold.spaces.get(space, _NOTHING)
 
 
 def make_fold(
     sequence: int,
-    spaces: Mapping[Space, Values],
+    spaces: Mapping[Space, StoredByKey],
     names: Mapping[str, BranchName] = _NO_NAMES,
 ) -> Fold:
     """A fold of what spaces hold, and of names."""
@@ -218,7 +218,7 @@ def _last_of(event: Event) -> int:
     return last
 
 
-def spaces_of_base(body: Mapping[str, Any], where: str) -> dict[Space, Values]:
+def spaces_of_base(body: Mapping[str, Any], where: str) -> dict[Space, StoredByKey]:
     """What spaces hold according to the body of a ``base`` event.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from engine import naming
 from engine.attached import attached
 from engine.catalog import catalog_of
-from engine.fold import Fold
+from engine.fold import Fold, values_in
 from engine.naming import BranchName, NamesProjection
 from engine.projections import SPACE_PROJECTIONS
 from engine.spaces import Space
@@ -67,7 +67,7 @@ class Present:
     def all(self, space: Space) -> Mapping[str, StoredVariable]:
         """See ``Values``."""
         fold = read_fold(self._store, self._name, number=self._number, part=space)
-        return _NOTHING if fold is None else fold.spaces.get(space, _NOTHING)
+        return _NOTHING if fold is None else values_in(fold, space)
 
     def one(self, space: Space, key: str) -> StoredVariable | None:
         """See ``Values``.
@@ -114,7 +114,7 @@ class AsOf:
 
     def all(self, space: Space) -> Mapping[str, StoredVariable]:
         """See ``Values``."""
-        return self._folded().spaces.get(space, _NOTHING)
+        return values_in(self._folded(), space)
 
     def one(self, space: Space, key: str) -> StoredVariable | None:
         """See ``Values``."""

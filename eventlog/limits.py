@@ -73,6 +73,7 @@ DICTIONARIES_AGAIN_MAX: Final = 128  # the other numbers are for tenants that ha
 DICTIONARY_BYTES_MIN: Final = 8 * KIB
 DICTIONARY_BYTES_MAX: Final = 32 * KIB  # measured: more gains nothing on dialogues
 DICTIONARY_SESSIONS_MAX: Final = 1_024  # sessions that one is trained on
+SPREAD_SESSIONS_MAX: Final = 8_192  # that a vacuum draws samples from: about 1 MiB of memory
 SAMPLE_BYTES_MAX: Final = 4 * KIB  # of one session, so that none shows through
 SAMPLES_BYTES_MAX: Final = 1 * MIB  # of one training: 0.1 s of a helper thread
 DICTIONARIES_LOADED_MAX: Final = 32  # in memory; with its contexts one takes about 1 MiB
@@ -154,6 +155,7 @@ assert COPY_SYNC_BYTES % COPY_BYTES == 0
 assert READ_WINDOW_POSITIONS % BLOCK_POSITIONS == 0
 assert DICTIONARIES_AGAIN_MAX < DICTIONARIES_MAX < 256
 assert SAMPLES_BYTES_MAX // SAMPLE_BYTES_MAX <= DICTIONARY_SESSIONS_MAX
+assert DICTIONARY_SESSIONS_MAX <= SPREAD_SESSIONS_MAX  # most of what is drawn may be of no use
 assert MAP_BYTES_MIN <= MAP_BYTES <= MAP_BYTES_MAX
 assert LOCK_DEADLINE_MS <= LOCK_DEADLINE_MS_MAX
 # With LMDB's page header and a chunk's prefix, 16 bytes each, a full chunk fills its pages.

@@ -180,7 +180,8 @@ def _remove_segments(
     if addresses:
         session = tables.load_row(number)
         erases = bool(row.flags & ERASES)
-        if release(tables, session.tenant_number, addresses, now_us, pause, erases=erases):
+        released = release(tables, session.tenant_number, addresses, now_us, pause, erases=erases)
+        if erases and released.held:
             session.flags |= HELD
             tables.put_rows([(U64.pack(number), session)])
 

@@ -17,12 +17,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from eventlog import blobtable
 from eventlog.blobcollect import Collection
 from eventlog.errors import CorruptionError, SessionGoneError
 from eventlog.failpoints import fp
@@ -41,7 +39,7 @@ from eventlog.record import (
     redacted_record,
     verify_record,
 )
-from eventlog.removal import named_blobs
+from eventlog.removal import named_blobs, release
 from eventlog.rows import REDACTED
 from eventlog.seams import CLOCK
 from eventlog.segment import Run, encode_segment
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from eventlog.index import LooseIndex
     from eventlog.rows import CommitRecord, SessionRow
     from eventlog.tables import ReadTables, WriteTables
-
-RELEASE_SLICE: Final = 16  # references between two looks at the clock
 
 
 @dataclass(slots=True)
@@ -263,29 +259,13 @@ class Redact:
             self._pause()
         fp("redaction.after_records")
         now_us = max(CLOCK.wall_us(), record.recorded_us)  # an idle store's stamps are old
-        self._release(tables, row.tenant_number, work.addresses, now_us)
+        released = release(
+            tables, row.tenant_number, work.addresses, now_us, self._pause, erases=True
+        )
+        met = self.redacted
+        met.removed |= released.gone
+        met.left = (met.left - released.gone) | released.left
         if not row.flags & REDACTED:
             row.flags |= REDACTED
             tables.put_rows([(U64.pack(self._number), row)])
         fp("redaction.after_slice")
-
-    def _release(
-        self, tables: WriteTables, tenant_number: int, addresses: list[bytes], now_us: int
-    ) -> None:
-        """Give references back, and remove what nothing names any more, as an erasure does."""
-        met = self.redacted
-        for turn, (address, count) in enumerate(sorted(Counter(addresses).items())):
-            try:
-                held = blobtable.release(
-                    tables, tenant_number, [address] * count, now_us, erases=True
-                )
-                is_gone = not held and blobtable.erase(tables, tenant_number, [address], room=0)
-            except CorruptionError:
-                is_gone = False  # check tells; the events must not keep their content for it
-            if is_gone:
-                met.removed.add(address)
-                met.left.discard(address)
-            else:
-                met.left.add(address)
-            if not turn % RELEASE_SLICE:
-                self._pause()

@@ -195,7 +195,9 @@ def begin(
             _branch(tables, state, row, planned, inline)
             row.segments = _shorten(tables, state.number, each.floor, addresses)
             _keep(tables, state, row, before)
-        if release(tables, row.tenant_number, addresses, asked_us, pause, erases=each.is_erased):
+        erases = each.is_erased
+        released = release(tables, row.tenant_number, addresses, asked_us, pause, erases=erases)
+        if erases and released.held:
             row.flags |= HELD
         tables.put_rows([(key, row)])
         left = (HOT if each.is_erased else 0) | (KEYS if each.is_gone else 0)
@@ -346,6 +348,21 @@ def blobs_of(segment: Segment, stop: int) -> list[bytes]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of blobs whose references were given back.
+
+    Attributes:
+        gone: Removed, as nothing names them any more; only where they were to be erased.
+        left: All others.
+        held: Those of them that nothing names, but that somebody put again within the hour.
+    """
+
+    gone: set[bytes]
+    left: set[bytes]
+    held: set[bytes]
+
+
 def release(
     tables: WriteTables,
     tenant_number: int,
@@ -354,27 +371,26 @@ def release(
     pause: Callable[[], None],
     *,
     erases: bool,
-) -> bool:
-    """Take references of void events back; blobs that only erased events named go at once.
+) -> Released:
+    """Take references back, and remove the blobs that only events named which are to be erased.
 
     Their chunks go with the next collection, or with the task that waits for the erasure. A blob
     that somebody put again within the hour, and did not name yet, stays for what is left of it.
-
-    Returns:
-        Whether such a blob kept what is erased.
+    Each reference goes by itself, so that a blob whose count is wrong goes as far as it counts.
     """
-    has_kept = False
-    for number, address in enumerate(sorted(addresses)):
+    gone: set[bytes] = set()
+    held: set[bytes] = set()
+    for turn, address in enumerate(sorted(addresses)):
         try:
-            held = blobtable.release(tables, tenant_number, [address], now_us, erases=erases)
-            has_kept = has_kept or bool(held)
-            if erases and not held:
-                blobtable.erase(tables, tenant_number, [address], room=0)
+            kept = blobtable.release(tables, tenant_number, [address], now_us, erases=erases)
+            held |= kept
+            if erases and not kept and blobtable.erase(tables, tenant_number, [address], room=0):
+                gone.add(address)
         except CorruptionError:
-            pass  # check tells; what is void must not stay because of it
-        if not number % RELEASE_SLICE:
+            pass  # check tells; what is to go must not stay because of it
+        if not turn % RELEASE_SLICE:
             pause()
-    return erases and has_kept
+    return Released(gone, set(addresses) - gone, held)
 
 
 def _shorten(tables: WriteTables, number: int, floor: int, addresses: list[bytes]) -> int:

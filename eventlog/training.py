@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
@@ -42,6 +43,7 @@ from eventlog.limits import (
     SAMPLE_BYTES_MAX,
     SAMPLES_BYTES_MAX,
     SLICE_US,
+    SPREAD_SESSIONS_MAX,
     TRAIN_BYTES,
 )
 from eventlog.rows import REDACTED, CommitRecord
@@ -395,10 +397,13 @@ def collect(
 def _spread(
     read: Callable[[], AbstractContextManager[ReadTables]], tenant_number: int
 ) -> Iterator[tuple[int, int]]:
-    """Sessions of all times, any part of which from the beginning is spread over all of them."""
+    """Sessions of all times, any part of which from the beginning is spread over all of them.
+
+    At most ``SPREAD_SESSIONS_MAX`` of them: no more is ever held, however many a tenant has.
+    """
     with read() as tables:
-        rows = list(tables.activity(tenant_number, U64_MAX))
-    return iter(sorted(rows, key=_scattered))
+        rows = tables.activity(tenant_number, U64_MAX)
+        return iter(nsmallest(SPREAD_SESSIONS_MAX, rows, key=_scattered))
 
 
 def _scattered(row: tuple[int, int]) -> int:

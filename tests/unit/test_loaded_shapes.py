@@ -22,6 +22,7 @@ from engine import (
     UsageError,
     artifacts,
 )
+from engine.facts import OWNERS
 from eventlog.limits import TIME_MAX
 from turnlog.cli import app
 
@@ -79,6 +80,22 @@ def test_sessions_made_anew_while_rules_are_applied_are_left_alone(
     assert len(report.purged) + len(report.changed) <= len(names)
     for name in names if again else ():
         assert [message["content"] for message in store.session(name).history()] == ["anew"]
+
+
+@pytest.mark.parametrize("key", OWNERS)
+def test_no_line_deletes_an_owner(store: Store, key: str) -> None:
+    """Calls set an owner to None. Where a loaded line deleted the key, nothing told that there had
+    been owners, and forgetting a user missed the session that had been theirs."""
+    lines = [
+        {"session": "a", "sequence": 0, "kind": "facts", "body": {"set": {key: "u1"}}},
+        {"session": "a", "sequence": 1, "kind": "facts", "body": {"delete": [key]}},
+    ]
+    with pytest.raises(DamagedInputError, match=key):
+        store.load(lines)
+    lines[1]["body"] = {"set": {key: None}, "delete": ["unknown"]}
+    store.load(lines)
+    if key == "user_id":
+        assert [receipt.session for receipt in store.erase_user("u1")] == ["a"]
 
 
 KEYS = (

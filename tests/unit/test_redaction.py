@@ -344,6 +344,9 @@ def test_an_old_export_does_not_bring_it_back(opened: Store) -> None:
     ("line", "reason"),
     [
         pytest.param({"kind": "variables", "redacted": True}, "cannot be redacted", id="variables"),
+        pytest.param(
+            {"kind": "my.kind", "redacted": True, "role": "user"}, "redacted message", id="role"
+        ),
         pytest.param({"kind": "redaction", "body": None}, "first and last", id="no-range"),
         pytest.param(
             {"kind": "redaction", "body": {"first": 2, "last": 1}}, "last must", id="order"

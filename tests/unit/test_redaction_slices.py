@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import ConflictError, CorruptionError, Store
+from engine import ConflictError, CorruptionError, Store, UsageError
 from eventlog import redaction
 from eventlog.failpoints import failpoints
 from eventlog.keys import PAIR, U64
@@ -23,7 +23,7 @@ from eventlog.rows import REDACTED
 from eventlog.seams import CLOCK
 from eventlog.segment import SegmentPrefix
 from tests.damaged_store import content_of, hot_row, put, value_of
-from tests.model.staging import once
+from tests.model.staging import halted, once
 from tests.unit.redacted import (
     COUNT,
     FREQUENCY,
@@ -112,6 +112,25 @@ def test_what_is_passed_over_counts_in_a_slice(
     longest = max((prefix.count for _, prefix in segments_of(opened, number)), default=1)
     steps = [after - before for before, after in zip(looked, looked[1:], strict=False)]
     assert sum(steps) == count and max(steps) <= 4 + longest - 1
+
+
+def test_one_who_does_not_wait_gets_what_was_done_so_far(
+    opened: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A redaction could not be bounded in time, while an erasure can."""
+    session = plant(opened, "loose")
+    monkeypatch.setattr(redaction, "COMMIT_EVENTS_MAX", 4)
+    with halted("redaction.after_slice"), pytest.raises(TimeoutError):
+        session.redact(0, COUNT - 1, timeout=0.2)
+    opened.session("other").append({}).result(HANG_S)  # after what the writer was at
+    done = sum(event.redacted for event in session.events())
+    assert done in (0, 4)  # 0 when its turn had not come by then
+    assert list(session.events(kinds=["redaction"])) == []
+    receipt = session.redact(0, COUNT - 1, timeout=HANG_S)
+    assert (receipt.event_count, receipt.already_count) == (COUNT - done, done)
+    assert receipt.sequence is not None
+    with pytest.raises(UsageError, match="timeout"):
+        session.redact(0, 1, timeout=-1)
 
 
 def test_with_a_full_disk_slices_are_small(opened: Store) -> None:

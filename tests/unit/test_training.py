@@ -57,6 +57,18 @@ def fill(store: Store, tenant: str, sessions: range, *, seed: int = 1, words: An
     assert store._log.trainer.wait(HANG_S)
 
 
+def test_of_many_sessions_a_bounded_number_is_drawn(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of every session of a tenant was held at once; the draw is the same with a bound."""
+    store = checked_store(snapshot_frequency=MESSAGES)
+    fill(store, "acme", range(12))
+    every = list(training._spread(store._log.views.transaction, 1))
+    assert len({number for _, number in every}) == 12
+    monkeypatch.setattr(training, "SPREAD_SESSIONS_MAX", 5)
+    assert list(training._spread(store._log.views.transaction, 1)) == every[:5]
+
+
 def dictionaries(store: Store) -> Any:
     return store.stats()["dictionaries"]
 
