@@ -123,6 +123,7 @@ def calls(had: Inherited) -> dict[str, Callable[[], Any]]:
             "path": (),
             "purge": (3,),
             "record_usage": (),
+            "redact": (0, 0),
             "relate": ("x",),
             "release_hold": ("why",),
             "roll_up": (),
