@@ -122,11 +122,7 @@ def calls(had: Inherited) -> dict[str, Callable[[], Any]]:
             "name_branch": ("b",),
             "path": (),
             "purge": (3,),
-<<<<<<< HEAD
             "links": (),
-=======
-            "record_usage": (),
->>>>>>> fixr/fixr
             "redact": (0, 0),
             "relate": ("x",),
             "release_hold": ("why",),
