@@ -11,13 +11,19 @@ from tests.model.operations import New
 
 
 def line_of(
-    new: New, session: str, sequence: int, parent: int | None, opening: dict[str, Any] | None = None
+    new: New,
+    session: str,
+    sequence: int,
+    parent: int | None,
+    opening: dict[str, Any] | None = None,
+    branch: int | None = None,
 ) -> dict[str, Any]:
     """An export line as ``json.loads`` gives it, without tenant and recorded time."""
     line: dict[str, Any] = {
         "session": session,
         "sequence": sequence,
         "parent": parent,
+        "branch": branch,
         "kind": new.kind,
         "id": new.id,
         "time_us": new.time_us,

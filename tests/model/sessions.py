@@ -45,6 +45,13 @@ class Kept:
             return -1
         return self.parent
 
+    @property
+    def told_branch(self) -> int | None:
+        """The branch in its line: of what belongs to an event on another one."""
+        if self.new.kind not in BELONGING or self.parent is None:
+            return None
+        return None if self.session.branch_of(self.parent) == self.branch else self.branch
+
     def facts(self) -> Exact:
         """All of it, comparable with ``performing.event_facts``."""
         if self._facts is not None:
@@ -107,6 +114,13 @@ class ModelSession:
         """Whether no caller can name it."""
         return len(self.name) > 512
 
+    def follows(self, sequence: int, parent: int | None) -> bool:
+        """Whether an event follows another one, -1 for none, as far as that is asked and known."""
+        if parent is None or sequence < self.first:
+            return True
+        found = self.events[sequence].parent
+        return parent == (-1 if found is None else found)
+
     def can_follow(self, parent: int) -> bool:
         """Whether an event may follow another one, -1 for none."""
         if parent == -1:
@@ -132,7 +146,7 @@ class ModelSession:
                 self.on = self._open(parent)
                 self.tips[self.on] = parent
             return parent, self.on
-        if kind in BELONGING and parent in (None, self.head):
+        if kind in BELONGING and parent is None:
             return self.head, self.on
         if kind in ("branch_name", *BELONGING):
             return (-1, self.on) if parent is None else (parent, self.branch_of(parent))
@@ -236,6 +250,16 @@ class ModelSession:
         """Events of kind message."""
         return [kept for kept in self.events if kept.new.kind == "message"]
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether a roll-up ever took messages out of a view."""
+        count = 0
+        for kept in self.events:
+            count += kept.new.kind == "message"
+            if kept.rolls_up and kept.keeps is not None and count > kept.keeps:
+                return True
+        return False
+
     def floor(self, leaf: int) -> int:
         """Sequence of the first message that roll-ups left in view of a path, now; 0 for all."""
         shown, _ = self.view(len(self.events) - 1, leaf)
@@ -285,6 +309,12 @@ class ModelSession:
         if leaf is not None:
             return shown, loose
         return [kept for kept in shown if kept.sequence >= self.first], loose
+
+    def has_on_path(self, kept: Kept, leaf: int) -> bool:
+        """Whether what stands beside the history does so among the events of a path."""
+        on = self.path(leaf)
+        last = {self.branch_of(each): each for each in on}.get(kept.branch, -1)
+        return last >= 0 and self._firsts(on)[kept.branch] <= kept.sequence <= last
 
     def _firsts(self, on: list[int]) -> dict[int, int]:
         """By branch of a path, the event that the path's part of it follows."""
