@@ -129,6 +129,7 @@ def _make(random: Random, model: ModelStore, tenant: str, name: str, at: int, nu
             WriteDocument(tenant, owner, "d", "append", f"line {number}\n", version, key),
             WriteDocument(tenant, owner, "d", "append", f"more {number}", None),
             WriteDocument(tenant, owner, "d", "write", f"new {number}", version),
+            WriteDocument(tenant, owner, "d", "write", "again", None, key),
             WriteDocument(tenant, owner, "d", random.choice(["write", "delete"]), ""),
             WriteArtifact(tenant, name, "a", content, media, random.choice([None, at]), key),
             WriteArtifact(tenant, name, "a", content, media),
