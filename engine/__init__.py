@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.artifacts import Artifacts, ArtifactsAt, ArtifactVersion
 from engine.at import SessionAt
 from engine.blobs import Blob, BlobReader, Blobs
-from engine.branches import Branch, PathPage
+from engine.branches import Branch, Link, PathPage
 from engine.compaction import Compaction
 from engine.describing import KEEP, Keep
 from engine.documents import Document, Documents, DocumentsAt
@@ -108,6 +108,7 @@ __all__ = [
     "Keep",
     "Label",
     "LimitExceededError",
+    "Link",
     "Listed",
     "LoadResult",
     "Lost",

@@ -93,6 +93,17 @@ def _events(log: Log, name: Name, number: int, first: int, stop: int) -> Iterato
         )
 
 
+def require_vacant(path: Path) -> None:
+    """Refuse a path at which no archive could be made, before anything is decided.
+
+    Raises:
+        UsageError: There is something at the path, or its folder is none.
+    """
+    target = FILES.real_path(path.parent) / path.name
+    with told_of(target, FILES, "written"):
+        refuse_taken(target, FILES)
+
+
 @contextmanager
 def archived(log: Log, path: Path) -> Iterator[Archive]:
     """A new file, put in place once the body of the ``with`` has written it, if it has events.

@@ -145,20 +145,18 @@ class ArtifactsAt:
 
     def versions(self, id: str) -> Versions:
         """The versions of an artifact, oldest first; none when there is no such artifact."""
-        times = self._values.all(Space.ARTIFACTS)
-        by_sequence = {each.sequence: each.updated_us for each in times.values()}
         return [
             ArtifactVersion(
                 id,
-                sequence,
-                by_sequence[sequence],
+                stored.sequence,
+                stored.updated_us,
                 value["size"],
                 value.get("media_type"),
                 value["is_text"],
                 value.get("event"),
                 value.get("branch", 0),
             )
-            for sequence, value in self._versions(id)
+            for stored, value in self._versions(id)
         ]
 
     async def versions_async(self, id: str) -> Versions:
@@ -178,14 +176,14 @@ class ArtifactsAt:
         """Sequence and value of one version, or of the newest."""
         if version is None:
             found = list(self._versions(id))
-            return found[-1] if found else None
+            return (found[-1][0].sequence, found[-1][1]) if found else None
         name_bytes(id, "artifact id")
         stored = self._values.one(Space.ARTIFACTS, appended_key(_prefix(id), version))
         value = None if stored is None else _value(stored)
         return (version, value) if value is not None and is_on(self._path, value) else None
 
-    def _versions(self, id: str) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Sequences and values of an artifact's versions, oldest first."""
+    def _versions(self, id: str) -> Iterable[tuple[StoredVariable, dict[str, Any]]]:
+        """An artifact's versions, oldest first, as they are stored and what they hold."""
         name_bytes(id, "artifact id")
         prefix = _prefix(id)
         values = self._values.all(Space.ARTIFACTS)
@@ -193,7 +191,7 @@ class ArtifactsAt:
             if key.startswith(prefix):
                 value = _value(values[key])
                 if is_on(self._path, value):
-                    yield values[key].sequence, value
+                    yield values[key], value
 
     def _content(self, sequence: int, value: Mapping[str, Any], number: int | None) -> bytes:
         store, name = self._session._store, self._session._name

@@ -10,13 +10,14 @@ from engine.describing import Describing
 from engine.documents import Documents
 from engine.drafting import AckMode
 from engine.events import opening_of
+from engine.fold import Fold
 from engine.reading import path_of
 from engine.runs import Runs
 from engine.spaces import Space
 from engine.toolcalls import ToolCalls
 from engine.usage import Sums, Usage, on_path, records_of
-from engine.usagebody import checked_scope, usage_body
-from engine.values import Present, Values
+from engine.usagebody import checked_scope, require_figure, usage_body
+from engine.values import AsOf, Present, Values
 from eventlog.ack import Ack
 from eventlog.arguments import whole
 from eventlog.branching import Stretch
@@ -109,13 +110,14 @@ class Belongings(Describing):
             wait: See ``append``.
 
         Raises:
-            UsageError: A scope, count or amount that cannot be.
+            UsageError: A scope, count or amount that cannot be; or none of these and no ``extra``.
             FormatVersionError: The store has format version 1.
 
         The ack raises ``AppendConflictError`` when there is no such event.
         """
         given = locals()
         body = usage_body(scope, given)
+        require_figure(given)
         return self._as_session()._change(
             Space.USAGE,
             {},
@@ -139,18 +141,21 @@ class Belongings(Describing):
                 newest one of a named branch.
 
         Raises:
+            SessionGoneError: The session was deleted meanwhile.
             UsageError: There is no such branch or event.
         """
         if branch is not None and leaf is not None:
             raise UsageError("usage takes either branch= or leaf=")
-        path = None if leaf is None else self._stretches(leaf)
         facts = self._store._log.views.facts(self._name)
+        number = None if facts is None else facts.origin.number
+        path = None if leaf is None else self._stretches(leaf, number)
         if branch is not None:
             with self._store._log.views.past(self._name) as past:
                 require_branch(past, self._name[1], branch)
         opening = {} if facts is None else opening_of(facts.row, facts.origin.number)
         user_id = opening.get("user_id")
-        return usage_in(self._values, self._name[1], scope, user_id, branch, path)
+        values = AsOf(Fold) if number is None else Present(self._store, self._name, number)
+        return usage_in(values, self._name[1], scope, user_id, branch, path)
 
     async def usage_async(
         self, scope: str = "turn", *, branch: int | str | None = None, leaf: int | str | None = None

@@ -14,8 +14,8 @@ from zlib import crc32
 
 from engine.drafting import AckMode, draft_event, make_ack
 from engine.events import Event
-from engine.naming import by_branch
-from engine.reading import Events, PathPager
+from engine.naming import by_branch, new_name
+from engine.reading import Events, PathPager, SessionPager, kinds_wanted
 from engine.removing import Removing
 from engine.state import read_fold
 from engine.staterows import NAMES
@@ -24,7 +24,7 @@ from eventlog.ack import Ack, event_of
 from eventlog.arguments import items, shown, whole
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.index import Name
-from eventlog.keys import U64_MAX, name_bytes
+from eventlog.keys import U64_MAX
 from eventlog.limits import PAGE_MAX, POSITION_MAX
 from eventlog.linking import HEAD
 from eventlog.past import Past
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 LINKS_MAX: Final = 256  # events that one event answers
+
+
+class Link(NamedTuple):
+    """That an event answers others.
+
+    Attributes:
+        event: Sequence of the event.
+        answers: Sequences of those that it answers, as they were given.
+        sequence: Sequence of the event that says so.
+    """
+
+    event: int
+    answers: tuple[int, ...]
+    sequence: int
 
 
 class Branch(NamedTuple):
@@ -60,7 +74,12 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathPage:
-    """A page of a path, root first; ``cursor`` continues, None at the end."""
+    """A page of a path, root first.
+
+    Attributes:
+        events: Its events.
+        cursor: Continues the path behind them; None at the end.
+    """
 
     events: list[Event]
     cursor: str | None
@@ -213,7 +232,7 @@ class Branching(Removing):
             at: Sequence of the event, or the name of a branch for its newest one as this is called,
                 without what still waits in the queue; None for the head that all appends before
                 this leave.
-            name: A name for the branch.
+            name: A name for the branch, as of ``name_branch``; taken from another one that has it.
             expected_head: See ``append``.
             wait: See ``append``.
 
@@ -221,7 +240,7 @@ class Branching(Removing):
         """
         self._store._require_version(2, "branches")
         if name is not None:
-            name_bytes(name, "branch name")
+            new_name(name)
         parent = -1 if at is None else self._event_at(at)
         draft = draft_event("head_move", {"fork": True}, parent=parent, loading=True)
         drafts = [draft._replace(parent=HEAD) if at is None else draft]
@@ -246,11 +265,11 @@ class Branching(Removing):
         """Give the branch of an event a name; a name that led elsewhere leads here from now on.
 
         Args:
-            name: 1 to 512 UTF-8 bytes.
+            name: 1 to 512 UTF-8 bytes, not only digits, which are the number of a branch.
             leaf: Sequence of an event of the branch; None for the branch that the head is on.
             wait: See ``append``.
         """
-        return self._name_branch({"set": name}, leaf, wait)
+        return self._name_branch({"set": new_name(name)}, leaf, wait)
 
     def unname_branch(self, name: str, *, wait: float | None = None) -> Ack:
         """Take a branch's name away; one that is not there is fine. As ``name_branch``."""
@@ -259,13 +278,15 @@ class Branching(Removing):
     def link(self, sequence: int, answers: list[int], *, wait: float | None = None) -> Ack:
         """Say that an event answers several others; its parent stays what it is.
 
+        ``links`` reads it.
+
         Args:
             sequence: Sequence of the event.
             answers: Sequences of the others, 1 to 256.
             wait: See ``append``.
 
         Raises:
-            UsageError: The session has no such event.
+            UsageError: The session has no such event, or the event is to answer itself.
         """
         self._store._require_version(2, "links")
         last = self._require_event(sequence)
@@ -275,6 +296,8 @@ class Branching(Removing):
         for each in given:
             if whole(each, "answers", 0, POSITION_MAX) > last:
                 raise UsageError(f"session {self._name[1]!r} has no event {each}")
+            if each == sequence:
+                raise UsageError(f"event {sequence} cannot answer itself")
         body = {"event": sequence, "answers": list(given)}
         return self._append_controls((draft_event("link", body, loading=True),), None, wait)
 
@@ -283,6 +306,28 @@ class Branching(Removing):
     ) -> Ack:
         """``link`` on the store's pool, but for waiting until it is durable: await the ack."""
         return await self._store._on_pool(self.link, sequence, answers, wait=wait)
+
+    def links(self, event: int | None = None) -> list[Link]:
+        """What events answer, as ``link`` said it, in the order in which it was said.
+
+        Empty without a session. What was said by an event that was purged since is not there any
+        more. Reads through the session's events.
+
+        Args:
+            event: Only links of this event, and those in which it is answered; None gives all.
+        """
+        if event is not None:
+            whole(event, "event", 0, POSITION_MAX)
+        log = self._store._log
+        pager = SessionPager(log, self._name, 0, U64_MAX, kinds_wanted(("link",)))
+        found: list[Link] = []
+        while page := pager.next_page():
+            found += [link for each in page if (link := _link_in(each)) is not None]
+        return [each for each in found if event is None or event in (each.event, *each.answers)]
+
+    async def links_async(self, event: int | None = None) -> list[Link]:
+        """``links`` on the store's pool."""
+        return await self._store._on_pool(self.links, event)
 
     # For the above
 
@@ -350,6 +395,17 @@ class Branching(Removing):
 
 def _head_in(past: Past | None) -> int | None:
     return None if past is None else past.head(past.view.event_count, past.row.head)
+
+
+def _link_in(event: Event) -> Link | None:
+    """What an event of kind ``link`` says; None of what was loaded and says nothing."""
+    body = event.body
+    if type(body) is not dict or type(body.get("event")) is not int:
+        return None
+    answers = body.get("answers")
+    if type(answers) is not list or not all([type(each) is int for each in answers]):
+        return None
+    return Link(body["event"], tuple(answers), event.sequence)
 
 
 def _no_branch(session: str, name: str, number: int | None) -> UsageError:

@@ -20,15 +20,14 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
+from engine.attached import attached
 from engine.events import SessionInfo, opening_of
 from engine.facts import Facts, facts_from, stored_facts
 from engine.projections import FACTS
@@ -505,26 +504,11 @@ class Catalog:
 
 
 _ALL: Final = Filter()
-_catalogs: Final[WeakKeyDictionary[Log, Catalog]] = WeakKeyDictionary()
-_catalogs_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    """In a child: whoever held the lock stayed in the parent."""
-    global _catalogs_lock
-    _catalogs_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def catalog_of(log: Log) -> Catalog:
     """The catalog of a log, which all stores that share it share too."""
-    with _catalogs_lock:
-        found = _catalogs.get(log)
-        if found is None:
-            found = _catalogs[log] = Catalog(log)
-        return found
+    return attached(log, Catalog)
 
 
 def decode_cursor(cursor: str | None) -> int:

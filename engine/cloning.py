@@ -214,8 +214,6 @@ class _Copies:
     def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
         code = event.kind_code
         body = event.body
-        if event.redacted:
-            self._copied.redacted[event.sequence] = self._made
         parent: int | None = None
         copied = self._copied
         places = copied.places
@@ -264,6 +262,8 @@ class _Copies:
                     parent = None  # and it is on the branch that the head is on
         if body is None and code in (LINK, REDACTION, KINDS[Space.FACTS]):
             return None
+        if event.redacted:
+            copied.redacted[event.sequence] = self._made
         return draft_event(
             event.kind,
             body,

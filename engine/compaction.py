@@ -32,11 +32,12 @@ from engine.modelview import (
 from engine.pathscan import PathScan
 from engine.reading import Events, PathPager
 from engine.spans import Spans
+from engine.stepping import drop
 from engine.toolgroups import Count, tools_of
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
 from eventlog.arguments import callback, items, shown, texts, whole
-from eventlog.errors import SessionNotFoundError, UsageError
+from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
 from eventlog.index import Name
 from eventlog.limits import POSITION_MAX
 from eventlog.log import Log
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 KEEP_LAST: Final = 8
 WAIT_S: Final = 3600.0  # for room in the queue: a summary costs more than waiting
+
+_ON_LOOP: Final = "Use compact_async, on an event loop."
 
 Summarize = Callable[[list[Any]], str]
 """Makes a summary of messages, oldest first."""
@@ -99,8 +102,17 @@ class Compacting(Viewing):
         compaction among them, and may take its time: nothing is held meanwhile, and what is
         appended meanwhile follows the messages that are kept.
 
+        A system message is a message: the summary stands for it too. The system prompt is the
+        caller's to give, before what ``window`` gives; or ``keep`` names it, in each compaction,
+        and it follows the summary.
+
+        In the view the summary is ``{"role": "user", "content": text}``, where the text begins with
+        ``Summary of the conversation so far:`` and an empty line; ``window_entries`` tells it by
+        ``synthetic == "summary"``, for those who want other words.
+
         Args:
-            summarize: Gives the summary of messages, a text.
+            summarize: Called with a list of messages, bodies as they were appended, oldest first;
+                gives their summary, a text. A coroutine function goes to ``compact_async``.
             keep_last: The last messages that stay as they are; more where a tool group would be
                 cut, or a call is open.
             through: Instead, sequence of the last event that the summary stands for.
@@ -118,6 +130,9 @@ class Compacting(Viewing):
             What was appended; None when there is nothing to summarise.
 
         Raises:
+            ConflictError: There is something to summarise, but only behind a tool call that is
+                open; names the first one, and ``current`` is its id. Give its result, or
+                ``running``; ``summarize`` was not called.
             UsageError: ``through`` is no event of the path, cuts a tool group or covers an open
                 call; ``keep`` is not on the path, or above ``through``; or ``summarize`` gave no
                 text, which alone is found after it was called. Nothing was written, as with
@@ -127,10 +142,15 @@ class Compacting(Viewing):
             SessionNotFoundError: No session of that name.
         """
         given = _Given(summarize, keep, strategy, trigger, data, count)
+        if inspect.iscoroutinefunction(summarize):
+            raise UsageError("summarize is a coroutine function", hint=_ON_LOOP)
         plan = self._plan_compaction(keep_last, through, running, given)
         if plan is None:
             return None
         summary = summarize(plan.window.messages)
+        if inspect.isawaitable(summary):
+            drop(summary)
+            raise UsageError("summarize gave an awaitable; nothing was written", hint=_ON_LOOP)
         ack = self._compaction_ack(plan, summary, given)
         self._store._submit(ack, WAIT_S)
         return plan.done(ack.result(), summary)
@@ -227,11 +247,13 @@ class Compacting(Viewing):
         covered = _covered(scan, window)
         bounds = _Bounds(window.entries, running)
         if through is None:
-            start = bounds.snapped(max(0, len(window.entries) - keep_last))
-            through = _last_before(scan, window.entries, start)
+            wanted = max(0, len(window.entries) - keep_last)
+            start = bounds.snapped(wanted)
+            found = _last_before(scan, window.entries, start)
         else:
             if whole(through, "through", 0, POSITION_MAX) < covered:
                 raise UsageError(f"an earlier compaction stands for events up to {covered}")
+            found = through
             if scan.find(through) is None:
                 raise UsageError(
                     f"event {through} of session {self._name[1]!r} is not on the path to its head"
@@ -244,16 +266,17 @@ class Compacting(Viewing):
                     hint="Name an event before the call, or leave `through` to the store.",
                 )
         kept = set(given.keep)
-        part = [entry for entry in window.entries[:start] if entry.sequence not in kept]
-        if (
-            through is None
-            or through < covered
-            or not any([entry.synthetic != "summary" for entry in part])
-        ):
+        part = _new_part(window.entries[:start], found, covered, kept)
+        if found is None or not part:
+            if through is None and bounds.open_before(wanted):
+                later = bounds.snapped(wanted, with_open=False)
+                last = _last_before(scan, window.entries, later)
+                if _new_part(window.entries[:later], last, covered, kept):
+                    raise bounds.refusal(wanted, self._name[1])
             return None
         told = Window(part, scan.leaf)
         regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
-        plan = _Plan(scan.number, through, told)
+        plan = _Plan(scan.number, found, told)
         given.draft(plan, "any")  # what is wrong with it is known before the summary is paid
         return plan
 
@@ -386,18 +409,38 @@ class _Bounds:
                 asked = index
             elif role == "assistant" and is_asked:
                 answered_since = asked
+        self._groups = Spans(spans)
+        self._open: list[tuple[int, str]] = []  # index and id
         for named, index in waiting.items():
             if running is None:
                 is_open = answered_since is None or answered_since < index
             else:
                 is_open = named in running
             if is_open:
+                self._open.append((index, named))
                 spans.append((index, len(entries)))
         self._spans = Spans(spans)
 
-    def snapped(self, start: int) -> int:
-        """The last index up to one at which nothing is cut."""
-        return self._spans.bound(start)
+    def snapped(self, start: int, *, with_open: bool = True) -> int:
+        """The last index up to one at which no group is cut, nor an open call left behind."""
+        return (self._spans if with_open else self._groups).bound(start)
+
+    def open_before(self, start: int) -> list[tuple[int, str]]:
+        """Index and id of the open calls before an index, in order."""
+        return sorted([each for each in self._open if each[0] < start])
+
+    def refusal(self, start: int, session: str) -> ConflictError:
+        """What tells that an open call before an index is in the way."""
+        calls = self.open_before(start)
+        index, first = calls[0]
+        more = "" if len(calls) == 1 else f", and {len(calls) - 1} more after it"
+        return ConflictError(
+            f"tool call {first!r} of event {self._entries[index].sequence} of session {session!r} "
+            f"is open{more}; a compaction takes no open call along, and before it there is "
+            "nothing new to summarise",
+            current=first,
+            hint="Append its result, or name in `running` the calls that are open, [] for none.",
+        )
 
     def first_after(self, through: int) -> int:
         """The index of the first message after an event."""
@@ -406,6 +449,22 @@ class _Bounds:
             if not is_summary and entry.sequence is not None and entry.sequence > through:
                 return index
         return len(self._entries)
+
+
+def _new_part(
+    entries: list[WindowEntry], through: int | None, covered: int, kept: Collection[int | None]
+) -> list[WindowEntry]:
+    """Of the messages before a bound those to summarise; none where that would say nothing new.
+
+    Args:
+        entries: Those messages.
+        through: Sequence of the last event before the bound.
+        covered: Sequence of the last one that an earlier compaction stands for.
+        kept: Sequences that stay in view.
+    """
+    part = [entry for entry in entries if entry.sequence not in kept]
+    is_new = through is not None and through >= covered
+    return part if is_new and any([entry.synthetic != "summary" for entry in part]) else []
 
 
 def _last_before(scan: PathScan, entries: list[WindowEntry], start: int) -> int | None:

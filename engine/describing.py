@@ -27,7 +27,7 @@ from engine.spaces import KINDS, Space
 from engine.variables import StoredVariable, changed_by
 from eventlog.ack import Ack
 from eventlog.arguments import items, whole
-from eventlog.errors import SessionGoneError
+from eventlog.errors import SessionGoneError, UsageError
 from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, STATE_PAGE_EVENTS
 
@@ -194,9 +194,13 @@ class Describing(Branching):
             parent: Name of another session of the tenant; None for none. It need not exist.
             sequence: The event of it that is meant.
             wait: See ``append``.
+
+        Raises:
+            UsageError: It is this session itself.
         """
         if optional_text(parent, "parent") is None:
             return self._state_facts(wait, parent=None)
+        self._refuse_itself(parent, "be its own parent")
         at = None if sequence is None else whole(sequence, "sequence", 0, POSITION_MAX)
         return self._state_facts(wait, parent=[parent, at])
 
@@ -206,8 +210,12 @@ class Describing(Branching):
         Args:
             session: Its name, 1 to 480 UTF-8 bytes. It need not exist.
             wait: See ``append``.
+
+        Raises:
+            UsageError: It is this session itself.
         """
         key = RELATED + fact_name(session, "session")
+        self._refuse_itself(session, "be related to itself")
         return self._as_session()._change(Space.FACTS, {key: True}, wait=wait)
 
     def unrelate(self, session: str, *, wait: float | None = None) -> Ack:
@@ -215,6 +223,10 @@ class Describing(Branching):
         return self._as_session()._change(
             Space.FACTS, {}, [RELATED + fact_name(session, "session")], wait=wait
         )
+
+    def _refuse_itself(self, other: str | None, what: str) -> None:
+        if other == self._name[1]:
+            raise UsageError(f"session {other!r} cannot {what}", hint="Name another session.")
 
     # Aliases
 
@@ -261,8 +273,9 @@ class Describing(Branching):
         It gets sequences, times and ids of its own: an event has the caller's id in one session
         only, so the copies have none. Parents, links, labels, the bounds of compactions, and what
         runs, tool calls and artifacts say of events lead to the copies. Contents are referred to,
-        not copied. What was used, aliases and idempotency keys stay with the original, and
-        ``facts.cloned_from`` says where it comes from. Both go their own ways afterwards.
+        not copied. The copy has the holds of the original, each to be released for itself. What was
+        used, aliases and idempotency keys stay with the original, and ``facts.cloned_from`` says
+        where it comes from. Both go their own ways afterwards.
 
         Up to 16,384 events it is one commit. Above that it is written in pieces, and removed again
         when one fails; a process that dies between them leaves a session without ``cloned_from``.

@@ -139,6 +139,7 @@ class Documents(DocumentsAt):
         """
         digest = _checked(name, text)
         return self._change(
+            name,
             digest,
             {digest: name, digest + _WRITTEN: text},
             [],
@@ -190,7 +191,7 @@ class Documents(DocumentsAt):
         digest = _checked(name, text)
         appended = {digest + APPENDED: text}
         return self._change(
-            digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
+            name, digest, {digest: name}, [], expected_version, idempotency_key, wait, appended
         )
 
     async def append_async(
@@ -227,11 +228,12 @@ class Documents(DocumentsAt):
         """
         name_bytes(name, "document name")
         digest = _digest(name)
-        keys = list(self._keys(digest))
+        values = self._values.all(Space.DOCUMENTS)  # keys and version of one moment
+        keys = [key for key in values if key.startswith(digest)]
         if expected_version is None:
-            stored = self._values.one(Space.DOCUMENTS, digest)
+            stored = values.get(digest)
             expected_version = -1 if stored is None else stored.sequence
-        return self._change(digest, {}, keys, expected_version, None, wait)
+        return self._change(name, digest, {}, keys, expected_version, None, wait)
 
     async def delete_async(
         self, name: str, *, expected_version: int | None = None, wait: float | None = None
@@ -243,6 +245,7 @@ class Documents(DocumentsAt):
 
     def _change(
         self,
+        name: str,
         digest: str,
         changes: dict[str, Any],
         delete: list[str],
@@ -262,6 +265,7 @@ class Documents(DocumentsAt):
             append=append,
             sweep=sweep,
             expected=expected,
+            what=f"document {name!r}",
             idempotency_key=idempotency_key,
             wait=wait,
         )

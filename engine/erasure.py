@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.hiddennames import session_words
 from engine.projections import PROJECTIONS
 from eventlog.ack import Ack
 from eventlog.blobcollect import Collection
 from eventlog.errors import CorruptionError, FormatVersionError
+from eventlog.keys import is_hidden
 from eventlog.limits import CLOSE_DEADLINE_MS
 from eventlog.log import Log
 from eventlog.overwriting import OverwriteVoid
@@ -25,7 +27,10 @@ class ErasureReceipt:
 
     Attributes:
         tenant: The tenant's name.
-        session: The session's name, which is free again.
+        what: What was erased, in words: the session by its name, or what else it was, such as
+            ``documents of user 'u7'``.
+        session: The session's name, which is free again; None where it was no session that a caller
+            named.
         number: Number of the incarnation that is gone.
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
@@ -39,7 +44,8 @@ class ErasureReceipt:
     """
 
     tenant: str
-    session: str
+    what: str
+    session: str | None
     number: int
     event_count: int
     position: int
@@ -91,7 +97,8 @@ def erase(log: Log, ack: Ack, timeout: float | None) -> ErasureReceipt:
     log.cache.begin(epoch)  # and folds; a read under way from before keeps nothing
     return ErasureReceipt(
         tenant=ack.name[0],
-        session=ack.name[1],
+        what=session_words(ack.name[1]),
+        session=None if is_hidden(ack.name[1]) else ack.name[1],
         number=done.session_number,
         event_count=done.last,
         position=done.position,

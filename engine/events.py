@@ -9,6 +9,7 @@ from engine.kinds import APPLICATION, kind_name, role_name
 from eventlog.ack import store_id
 from eventlog.body import decode_body
 from eventlog.errors import CorruptionError
+from eventlog.keys import is_hidden
 from eventlog.record import NO_PARENT, NO_TIME, Extension, Flag, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
 
@@ -45,8 +46,13 @@ class Event(Record):
 
     @property
     def session(self) -> str:
-        """The session's name."""
+        """The session's name; longer than any that can be given where ``is_hidden``."""
         return self.origin.name
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it holds documents of a user or tenant, and is of no session that is named."""
+        return is_hidden(self.origin.name)
 
     @property
     def session_number(self) -> int:
@@ -186,13 +192,15 @@ class Event(Record):
     def __hash__(self) -> int:
         return hash((self.origin.number, self.sequence))
 
-    def __str__(self) -> str:
-        return f"position {self.position}"
+    def __format__(self, spec: str) -> str:
+        """Its place in the log, which is what errors name; never what it says."""
+        return format(f"position {self.position}", spec)
 
     def __repr__(self) -> str:
+        said = "redacted" if self.redacted else f"body={self.body!r}"
         return (
             f"Event(session={self.session!r}, sequence={self.sequence}, "
-            f"position={self.position}, kind={self.kind!r}, body={self.body!r})"
+            f"position={self.position}, kind={self.kind!r}, {said})"
         )
 
 
@@ -249,7 +257,12 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """A page of sessions, newest activity first; ``cursor`` continues, None at the end."""
+    """A page of sessions, newest activity first.
+
+    Attributes:
+        sessions: Its sessions.
+        cursor: Continues the listing behind them; None at the end.
+    """
 
     sessions: list[SessionInfo]
     cursor: str | None
@@ -267,11 +280,11 @@ def decode_opening(stored: Any, where: object) -> dict[str, Any]:
         CorruptionError: They are no such facts.
     """
     if type(stored) is not list or len(stored) != 2 or type(stored[0]) is not bytes:
-        raise CorruptionError("opening facts are of another shape", where=str(where))
+        raise CorruptionError("opening facts are of another shape", where=f"{where}")
     facts = _decode_dict(stored[0], stored[1], where)
     for name, item in facts.items():
         if type(item) is not OPENING_FACTS.get(name):
-            raise CorruptionError(f"opening fact {name!a} is of another type", where=str(where))
+            raise CorruptionError(f"opening fact {name!a} is of another type", where=f"{where}")
     return facts
 
 
@@ -291,5 +304,5 @@ OPENING_FACTS: Final = {
 def _decode_dict(data: bytes, fixes: Any, where: object) -> dict[str, Any]:
     found = decode_body(data, fixes, where=where)
     if type(found) is not dict:
-        raise CorruptionError("metadata is no map", where=str(where))
+        raise CorruptionError("metadata is no map", where=f"{where}")
     return found

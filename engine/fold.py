@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right, insort
 from collections import OrderedDict
@@ -17,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
+from engine.attached import attached
 from engine.events import Event
 from engine.naming import BranchName, decode_names, encode_names, named_by
 from engine.spaces import SPACES, Space
@@ -207,7 +206,7 @@ def decode_base(event: Event) -> Fold:
         CorruptionError: Its body is none of a base.
     """
     last = _last_of(event)
-    body, where = event.body, str(event)
+    body, where = event.body, f"{event}"
     return make_fold(last, spaces_of_base(body, where), decode_names(body.get("names"), where))
 
 
@@ -215,7 +214,7 @@ def _last_of(event: Event) -> int:
     body = event.body
     last = body.get("last") if type(body) is dict else None
     if type(last) is not int or not -1 <= last <= POSITION_MAX:
-        raise CorruptionError("is no base", where=str(event))
+        raise CorruptionError("is no base", where=f"{event}")
     return last
 
 
@@ -347,24 +346,12 @@ class FoldCache:
             del self._sequences[number, part]
 
 
-_caches: Final[WeakKeyDictionary[Log, FoldCache]] = WeakKeyDictionary()
-_caches_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    """In a child: whoever held the lock stayed in the parent."""
-    global _caches_lock
-    _caches_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 def folds_of(log: Log) -> FoldCache:
     """The folds of a log, which all stores that share it share too."""
-    with _caches_lock:
-        found = _caches.get(log)
-        if found is None:
-            found = _caches[log] = FoldCache()
-            log.cache.on_begin.append(found.begin)
-        return found
+    return attached(log, _make_folds)
+
+
+def _make_folds(log: Log) -> FoldCache:
+    made = FoldCache()
+    log.cache.on_begin.append(made.begin)
+    return made

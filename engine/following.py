@@ -33,7 +33,10 @@ class Following(UpTo):
     ) -> Events:
         """Events by position, after a position, lazily.
 
-        Called on the store it gives all tenants' events, on a tenant its own.
+        Called on the store it gives all tenants' events, on a tenant its own: those of sessions,
+        and those that hold the documents of users and tenants, so that they are exported too. These
+        have ``is_hidden``, and a name of a session that ``tenant.session`` refuses. Left out are
+        events that were removed, and what the store keeps for itself.
 
         Args:
             after: Position after which to begin; 0 for all.
@@ -81,8 +84,9 @@ class Following(UpTo):
     ) -> Subscription:
         """Events after a position, then each new one as it is committed, in position order.
 
-        What was removed before it is read is passed over. A deletion comes as an event of kind
-        ``tombstone`` without a session's name, but with its ``session_number``.
+        Gives what ``read`` does. What was removed before it is read is passed over. A deletion
+        comes as an event of kind ``tombstone`` without a session's name, but with its
+        ``session_number``.
 
         Args:
             after: Position after which to begin; None for those from now on.

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from engine.drafting import draft_control
 from engine.erasure import ErasureReceipt, erase, require_removal
-from engine.hidden import hidden_name
+from engine.hiddennames import USER_DOCUMENTS, hidden_name
 from engine.holds import NOT_HELD
-from engine.owners import USER_DOCUMENTS
 from engine.pausing import Pause
 from engine.retention import WAIT_S
 from engine.session import Session
@@ -54,7 +53,8 @@ class Forgetting:
             force: Also held sessions.
 
         Returns:
-            A receipt for each session, and for the documents if there are any.
+            A receipt for each session, and for the documents if there are any, whose ``what`` says
+            so.
 
         Raises:
             ConflictError: Some are held; ``current`` names them, and nothing is erased. When a hold
@@ -95,7 +95,8 @@ class ForgettingTenants:
             force: Also held sessions.
 
         Returns:
-            A receipt for each session, hidden ones too.
+            A receipt for each session, and for what of the tenant lies in none of a caller's: its
+            documents, those of its users, the index of its aliases. ``what`` says it.
 
         Raises:
             ConflictError: As ``erase_user``.

@@ -21,7 +21,7 @@ from eventlog.limits import HOLDS_MAX
 if TYPE_CHECKING:
     from engine.session import Session
 
-NOT_HELD: Final = Version(Space.FACTS, subkey_of(HOLD), -1, "its holds")
+NOT_HELD: Final = Version(Space.FACTS, subkey_of(HOLD), -1, "a hold")
 """The condition that a session is not held."""
 
 
@@ -95,6 +95,7 @@ class Holding(Compacting):
             {HOLD: held} if held else {},
             () if held else (HOLD,),
             expected={HOLD: -1 if stored is None else stored.sequence},
+            what="a hold",
             wait=wait,
         )
 

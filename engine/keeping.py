@@ -94,6 +94,19 @@ class Keeping:
         """The dead letters as they are stored, by position."""
         return sorted(_letters_in(self._rows()).values(), key=lambda each: each.position)
 
+    def look(self) -> Work[None]:
+        """Read the checkpoint without becoming the owner; writes nothing.
+
+        Raises:
+            BusyError: There is an owner.
+        """
+        rows = yield Call(self._rows)
+        stored = rows.get(_OWNER)
+        if stored is not None and _is_held(stored.value()):
+            raise self._busy(stored.value())
+        checkpoint = rows.get(_CHECKPOINT)
+        self.checkpoint = 0 if checkpoint is None else _position(checkpoint)
+
     def own(self, *, by_force: bool = False) -> Work[None]:
         """Become the owner, and read what is stored.
 

@@ -1,7 +1,8 @@
 """Loading: export lines into the store, in pieces that can be repeated.
 
 Invariants:
-    1. A line that the store holds already is skipped; one that differs is a conflict.
+    1. A line that the store holds already is skipped, and so is one that was purged from it; one
+       that differs is a conflict.
     2. Each piece is atomic per session, so that a load cut short goes on where it stopped.
     3. What a line says about recorded time and sequence is kept.
     4. A content is put before the first event that names it is appended.
@@ -59,10 +60,17 @@ WAIT_S: Final = 3600.0  # a load has nothing better to do than to wait for room
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load did: events written, and events that were there."""
+    """What a load did.
+
+    Attributes:
+        loaded: Events written.
+        skipped: Events that were there.
+        purged: Events that were purged from a session that is there: they stay so.
+    """
 
     loaded: int
     skipped: int
+    purged: int = 0
 
 
 def encode_facts(facts: Mapping[str, Any]) -> list[Any] | None:
@@ -150,6 +158,7 @@ class Loader:
         self._forks = Forks(store._log)
         self._loaded = 0
         self._skipped = 0
+        self._purged = 0
 
     def load(self, lines: Iterable[Mapping[str, Any]]) -> LoadResult:
         """See ``Store.load``."""
@@ -188,7 +197,7 @@ class Loader:
             raise DamagedInputError(str(error), file="load", line=number) from error
         self._write()
         self._restore_aliases()
-        return LoadResult(self._loaded, self._skipped)
+        return LoadResult(self._loaded, self._skipped, self._purged)
 
     def _restore_aliases(self) -> None:
         """Make aliases lead to what was loaded, also where a load before stopped short of that."""
@@ -247,7 +256,7 @@ class Loader:
             )
         arrival.following += 1
         if sequence < arrival.first:
-            self._skipped += 1
+            self._purged += 1
             return
         if sequence < arrival.stored:
             self._compare(name, sequence, event, blobs)

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from engine.drafting import check_naming
 from engine.events import Event
-from eventlog.errors import CorruptionError, UsageError
+from eventlog.arguments import shown
+from eventlog.errors import CorruptionError, InvalidNameError, UsageError
 from eventlog.inline import Changes
+from eventlog.keys import name_bytes
 from eventlog.limits import POSITION_MAX, SESSION_BRANCHES_MAX, TIME_MAX
 from eventlog.record import BRANCH_NAME, Record
 
@@ -47,6 +49,24 @@ class BranchName:
     def content(self) -> bytes:
         """The content of its row."""
         return _ROW.pack(self.sequence, self.updated_us, self.branch) + self.name.encode()
+
+
+def new_name(name: object) -> str:
+    """A name that a branch may be given: one that cannot be taken for a branch's number.
+
+    Stores and exports may hold others, which were given before this was asked for.
+
+    Raises:
+        InvalidNameError: It is none.
+    """
+    name_bytes(name, "branch name")
+    assert type(name) is str, "that is a name"
+    if name.isascii() and name.isdigit():
+        raise InvalidNameError(
+            f"branch name {shown(name)} is a number, which stands for the branch of that number",
+            hint="Give a name with another character in it, such as b3.",
+        )
+    return name
 
 
 def subkey_of(name: str) -> bytes:
@@ -82,7 +102,7 @@ def named_by(event: Event) -> dict[str, BranchName | None]:
     try:
         check_naming(body)
     except UsageError as error:
-        raise CorruptionError(f"names no branch: {error}", where=str(event)) from error
+        raise CorruptionError(f"names no branch: {error}", where=f"{event}") from error
     found: dict[str, BranchName | None] = {}
     if "delete" in body:
         found[body["delete"]] = None
@@ -138,7 +158,7 @@ class NamesProjection:
     def base(self, event: Record) -> Changes:
         """See ``InlineProjection``."""
         body = _event(event).body
-        names = decode_names(body.get("names") if type(body) is dict else None, str(event))
+        names = decode_names(body.get("names") if type(body) is dict else None, f"{event}")
         return {subkey_of(name): each.content() for name, each in names.items()}
 
     def check(self, event: Record) -> None:

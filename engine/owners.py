@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from engine.documents import Documents
 from engine.events import opening_of
 from engine.hidden import hidden_session, list_names
-from engine.usage import Sums, Usage, records_of
+from engine.hiddennames import TENANT_DOCUMENTS, USER_DOCUMENTS
+from engine.usage import Sums, Usage, UsageRecord, records_of
 from engine.usagebody import checked_scope
 from engine.values import Present
 from eventlog.arguments import whole
+from eventlog.errors import SessionGoneError
 from eventlog.keys import is_hidden, name_bytes
 from eventlog.limits import PAGE_MAX, TIME_MAX
 
 if TYPE_CHECKING:
     from engine.store import Store, Tenant
-
-USER_DOCUMENTS: Final = "user_documents"
-TENANT_DOCUMENTS: Final = "tenant_documents"
 
 
 class User:
@@ -120,21 +119,30 @@ class Owning:
         since: int,
         until: int,
     ) -> None:
-        facts = self._store._log.views.facts((self.name, session))
-        if facts is None:
-            return
-        values = Present(self._store, (self.name, session))
-        owner = opening_of(facts.row, facts.origin.number).get("user_id")
         sums.add(
             session,
             [
                 each
-                for each in records_of(values, session, scope, owner)
+                for each in self._records(scope, session)
                 if (user_id is None or each.user_id == user_id)
                 and (model is None or each.model == model)
                 and since <= each.recorded_us < until
             ],
         )
+
+    def _records(self, scope: str, session: str) -> list[UsageRecord]:
+        """Records of one incarnation of a session."""
+        name = self.name, session
+        while True:
+            facts = self._store._log.views.facts(name)
+            if facts is None:
+                return []
+            number = facts.origin.number
+            owner = opening_of(facts.row, number).get("user_id")
+            try:
+                return records_of(Present(self._store, name, number), session, scope, owner)
+            except SessionGoneError:
+                continue  # deleted meanwhile, or made anew
 
     def _tenant(self) -> Tenant:
         return cast("Tenant", self)

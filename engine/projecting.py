@@ -7,7 +7,8 @@ Invariants:
        returned: each event is applied at least once. After a crash those are applied again that
        came after the last checkpoint, at most ``CHECKPOINT_EVENTS`` of them.
     2. An event that was removed before it is read is passed over, and so is what the store writes
-       for itself; a checkpoint is no reason for another one.
+       for itself; a checkpoint is no reason for another one, and ``run_once`` writes nothing, not
+       even that there is an owner, where nothing is to be applied.
     3. It keeps a page of events and a window of the log (``PositionPager``), however far it lags.
 """
 
@@ -111,7 +112,7 @@ class Projection:
 
     The first call that applies or changes something makes this its owner, until ``close`` or the
     end of ``with``; ``run`` gives that up when it ends. An owner whose process ended counts for
-    nothing. One call at a time, but for ``close``, ``checkpoint`` and ``dead_letters``.
+    nothing. One call at a time, but for ``close``, ``checkpoint``, ``lag`` and ``dead_letters``.
     """
 
     def __init__(
@@ -162,10 +163,30 @@ class Projection:
     def checkpoint(self) -> int:
         """The position up to which all is applied or skipped, as it is stored; 0 at first.
 
-        How far it lags: the distance to ``store.last_position``. What was not for it counts only
-        once 4,096 positions were passed, or with the next event that was.
+        What was not for it counts only once 4,096 positions were passed, or with the next event
+        that was; so it is no measure of how far the projection lags, which ``lag`` tells.
         """
         return self._kept.stored_checkpoint()
+
+    def lag(self) -> int:
+        """How many events it would be given that lie behind the stored checkpoint; 0 at the end.
+
+        Reads what lies there. For one that is at work, what was applied since its last checkpoint
+        is counted too.
+        """
+        log = self._store._log
+        last = log.views.last_position()
+        pager = self._pager_after(self.checkpoint)
+        count = 0
+        while page := pager.next_page():
+            count += sum([event.position <= last for event in page])
+            if page[-1].position >= last:
+                break
+        return count
+
+    async def lag_async(self) -> int:
+        """``lag`` on the store's pool."""
+        return await self._store._on_pool(self.lag)
 
     def dead_letters(self) -> list[DeadLetter]:
         """Events that could not be applied, by position; they stay until ``reset``.
@@ -275,6 +296,8 @@ class Projection:
         most = POSITION_MAX if limit is None else whole(limit, "limit", 0, POSITION_MAX)
         if self._ended.is_set():
             return 0
+        if not self._kept.is_owner and not (yield from self._finds_work(most)):
+            return 0
         yield from self._own()
         stop = self._store._log.views.last_position()
         count = 0
@@ -290,6 +313,17 @@ class Projection:
             raise
         yield from self._save()
         return count
+
+    def _finds_work(self, most: int) -> Work[bool]:
+        """Whether there is anything to apply or to store, seen by one that is not the owner yet."""
+        if self._store._log.read_only:
+            return True  # and is refused
+        yield from self._kept.look()
+        self._begin()
+        if not most:
+            return False
+        event = yield from self._next(self._store._log.views.last_position())
+        return event is not None or self._reached - self._kept.checkpoint >= CHECKPOINT_PASSED
 
     def _follow(self) -> Work[None]:
         if self._ended.is_set():

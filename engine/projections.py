@@ -51,7 +51,7 @@ class SpaceProjection:
         try:
             check_arriving(said.kind, said.body)
         except UsageError as error:
-            raise CorruptionError(str(error), where=str(said)) from error
+            raise CorruptionError(str(error), where=f"{said}") from error
 
     def sequence_of(self, content: bytes) -> int:
         """See ``InlineProjection``."""

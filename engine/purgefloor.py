@@ -4,7 +4,7 @@ Invariants:
     1. No tool call is purged whose result stays, on whatever branch.
     2. No call is purged that is open: of sessions that tell what becomes of calls one that is open
        or waits, of others one on the path to the head that nobody answered, unless the model has
-       answered the user since.
+       answered the user since. What was redacted may have answered it (``answered_by``).
     3. A compaction that the view of the head, or of a branch with an event that stays, applies is
        not purged.
     4. Whatever would be cut moves the floor down, never up.
@@ -22,7 +22,7 @@ from engine.policy import Bound
 from engine.reading import SessionPager
 from engine.spans import Spans
 from engine.toolcalls import PENDING
-from engine.toolgroups import MENTION, tools_of
+from engine.toolgroups import MENTION, answered_by, tools_of
 from eventlog.keys import U64_MAX
 from eventlog.record import MESSAGE, NO_PARENT
 
@@ -131,6 +131,8 @@ def _open_calls(session: Session, calls: _Calls, pause: Pause) -> list[int]:
         ]
     waiting = {sequence for sequence, ids in calls.unanswered.items() if ids}
     found: list[int] = []
+    redacted: list[tuple[int, int]] = []
+    spoken: list[int] = []  # by the model
     scan = PathScan(session._store._log, session._name, None)
     is_answered = False  # by the model, further on
     for block in scan.blocks() if waiting else ():
@@ -143,11 +145,25 @@ def _open_calls(session: Session, calls: _Calls, pause: Pause) -> list[int]:
             if event.sequence in waiting:
                 found.append(event.sequence)
             role = event.role
+            if event.redacted:
+                redacted.append((event.sequence, event.role_code))
+            elif role == "assistant":
+                spoken.append(event.sequence)
             if role == "assistant":
                 is_answered = True
             elif role == "user" and is_answered and not _answers(event):
-                return found
-    return found
+                return _without_answered(found, redacted, spoken)
+    return _without_answered(found, redacted, spoken)
+
+
+def _without_answered(
+    calls: list[int], redacted: list[tuple[int, int]], spoken: list[int]
+) -> list[int]:
+    """Calls without those that redacted messages answered; all by falling sequences."""
+    if not redacted:
+        return calls
+    answered = answered_by(redacted[::-1], calls, spoken[::-1])
+    return [call for call in calls if call not in answered]
 
 
 def _answers(event: Event) -> bool:

@@ -316,7 +316,8 @@ class Subscription:
     Never ends by itself: ``close`` ends it, from any thread, and so does closing the store
     (``StoreClosedError``). Commits of this process wake it; those of others are polled for.
 
-    It may be left and taken up again, by ``for`` and ``async for`` in turn, by one at a time, and
+    It is an iterator of both kinds, for ``next`` and ``anext`` too. It may be left and taken up
+    again, by ``for`` and ``async for`` in turn, by one at a time, and
     goes on behind the event that it gave last; so a wait for the next one may be given up, as
     ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
     keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
@@ -351,11 +352,13 @@ class Subscription:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> Event:
         while not self._ended.is_set():
             if self._index < len(self._page):
-                yield self._take()
-                continue
+                return self._take()
             if self._is_reading():  # for somebody on a loop, who gave up
                 wait((self._begun(),))
                 self._set_page(self._read())
@@ -364,9 +367,10 @@ class Subscription:
                 self._set_page(self._pager.next_page())
             if not self._page:
                 wait_for_more(self._log, self._before, self._ended.is_set)
+        raise StopIteration
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return _Following(self)
+    def __aiter__(self) -> Subscription:
+        return self
 
     def _set_page(self, page: list[Event]) -> None:
         self._page = page
@@ -379,7 +383,7 @@ class Subscription:
             self._set_page([])
         return event
 
-    async def _next_async(self) -> Event:
+    async def __anext__(self) -> Event:
         while not self._ended.is_set():
             if self._index < len(self._page):
                 return self._take()
@@ -414,16 +418,3 @@ class Subscription:
         reading, self._reading = self._reading, None
         assert reading is not None
         return reading.result()
-
-
-class _Following:
-    """The ``async for`` of a subscription: no generator, which a cancelled step would end."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        return await self._subscription._next_async()

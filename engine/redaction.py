@@ -14,7 +14,7 @@ from engine.kinds import COMPACTION
 from engine.pathscan import PathScan
 from eventlog.ack import Ack
 from eventlog.arguments import whole
-from eventlog.errors import SessionGoneError, SessionNotFoundError, UsageError
+from eventlog.errors import CorruptionError, SessionGoneError, SessionNotFoundError, UsageError
 from eventlog.limits import POSITION_MAX, STATE_PAGE_EVENTS
 from eventlog.overwriting import OverwriteVoid
 from eventlog.reclaim import Reclaim
@@ -114,7 +114,8 @@ class Redacting:
             SessionNotFoundError: No session of that name.
             SessionGoneError: It was deleted meanwhile.
             UsageError: The session has no such events.
-            CorruptionError: One of them is damaged; those of earlier steps are redacted.
+            CorruptionError: One of them is damaged; those of earlier steps are redacted. Or what
+                lies behind them is: then all are redacted, and it was said.
             QuotaExceededError, StorageFullError: The event that says so cannot be appended.
             FormatVersionError: The store has format version 1.
         """
@@ -138,7 +139,12 @@ class Redacting:
         if task.redacted.voids:  # a purge leaves hot records as they are
             log.writer.run(OverwriteVoid(log.index, log.writer.pause, number))
             log.writer.run(Reclaim(number, log.index, log.writer.pause, lambda: environment.is_low))
-        told, summaries = self._told_of(number, first, last)
+        try:
+            told, summaries = self._told_of(number, first, last)
+        except CorruptionError:  # behind the range: it is said all the same
+            if task.redacted.events or task.redacted.already:
+                self._say(number, first, last, reason)
+            raise
         if task.redacted.events or (told is None and task.redacted.already):
             told = self._say(number, first, last, reason)
         return self._receipt(task.redacted, number, first, last, told, summaries)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.archive import archived
+from engine.archive import archived, require_vacant
 from engine.drafting import draft_control
 from engine.erasure import ErasureReceipt, erase, require_removal
 from engine.events import Event
@@ -90,13 +90,17 @@ class Retaining:
         Args:
             policy: The rules.
             dry_run: Only decide.
-            now_us: The time, µs since the epoch; needed with ``max_age_us``.
+            now_us: The time, µs since the epoch; needed with ``max_age_us``. Age goes by when the
+                last event was recorded, not by ``time_us``: what was loaded without a recorded
+                time, as imports of other formats are, is as young as the load.
             archive: A file, where nothing is yet, that gets the export lines of what goes first;
-                ``load`` gives it back. None makes none.
+                ``load`` gives back sessions that went whole, and what was purged of others only in
+                another store. None makes none.
             progress: Called with steps done and steps in all, which grow as more is known.
 
         Raises:
-            UsageError: The time is missing, or there is something at the archive's path.
+            UsageError: The time is missing, or there is something at the archive's path,
+                whether anything would go or not.
             CorruptionError: A session's row is damaged; nothing went. Other damage is reported.
             StorageFullError, StoreUnavailableError: The archive could not be written; nothing went.
             FormatVersionError: The store has format version 1.
@@ -113,6 +117,8 @@ class Retaining:
         store = self._store
         store._refuse_closed()
         require_removal(store._log)
+        if target is not None:
+            require_vacant(target)
         scope = self._scope()
         tenants = store.tenants() if scope is None else [scope]
         return telling(

@@ -132,9 +132,11 @@ class Session(Holding, UpTo):
                 branch opens. The head moves to the new event.
             expected_head: Sequence that must be the session's head; -1: it must have none.
             idempotency_key: Repeating the append with this key stores it once.
-            id: The caller's id of the event, unique within the tenant.
+            id: The caller's id of the event, unique within the tenant. The same id with the same
+                content is a retry, as with a key: the ack is ``already``, and nothing is stored.
             metadata: Plain data kept beside the body.
-            time_us: The caller's time, µs since the epoch.
+            time_us: The caller's time, µs since the epoch: ``time.time_ns() // 1000``. Seconds are
+                a valid time too, of 1970.
             tokens: Token count.
             run_id: The run that it belongs to; likewise ``turn_id``, ``speech_id`` and
                 ``request_id``.
@@ -235,7 +237,11 @@ class Session(Holding, UpTo):
             kind: ``message``, ``event``, ``summary``, ``metadata``, ``model_change``, ``label``,
                 ``custom``, ``compaction``, or any name of the application that is not kept for
                 the store (``kinds.RESERVED``). Of the kinds ``metric`` and ``annotation`` an event
-                stands beside the history: it has no parent, and the head stays as it is.
+                stands beside the history: it has no parent, and the head stays as it is. A
+                ``compaction`` changes what ``window`` gives, as one of ``compact`` does: its body
+                is ``{"summary": text, "data": {"through": event, "keep": [events]}}``, and the
+                newest on a path counts alone. Without ``through`` it hides nothing, also not what
+                an earlier one stood for; without ``summary`` and ``data`` it changes no view.
             body: Plain data.
             parent: See ``append``; so are all others.
             expected_head: See ``append``.
@@ -287,6 +293,9 @@ class Session(Holding, UpTo):
         wait: float | None = None,
     ) -> Ack:
         """Append messages atomically, with contiguous sequences and positions.
+
+        For tokens, times or metadata of each message use ``append``, whose acks share commits, or
+        ``store.load``.
 
         Args:
             messages: 1 to 16,384 dicts.
@@ -496,6 +505,9 @@ class Session(Holding, UpTo):
             InvalidMessageError: A value that cannot be stored, with its path.
             UsageError: A key that cannot be, or one that is both set and deleted.
             FormatVersionError: The store has format version 1.
+
+        The ack raises ``AppendConflictError`` when a variable has another version than ``expected``
+        says, or the head is another.
         """
         return self._change(
             Space.VARIABLES,
@@ -519,6 +531,7 @@ class Session(Holding, UpTo):
         parent: int | str | None = None,
         blobs: Sequence[bytes] = (),
         expected: Mapping[str, int] | None = None,
+        what: str | None = None,
         expected_head: int | None = None,
         idempotency_key: str | None = None,
         ack: AckMode = "durable",
@@ -526,7 +539,8 @@ class Session(Holding, UpTo):
     ) -> Ack:
         """Set, delete and append keys of a space with one event, as ``update_state`` does.
 
-        It also deletes ``sweep``, what became needless; an idempotency key does not stand for that.
+        Another version than is expected is told of ``what``, or of the key. It also deletes
+        ``sweep``, what became needless; an idempotency key does not stand for that.
         """
         self._store._require_version(2, space.title)
 
@@ -546,7 +560,7 @@ class Session(Holding, UpTo):
             idempotency_key=idempotency_key,
             said=said,
             mode=ack,
-            versions=() if expected is None else versions_of(space, expected),
+            versions=() if expected is None else versions_of(space, expected, what),
         )
         self._store._submit(sent, wait)
         return sent

@@ -19,6 +19,7 @@ from engine.events import Event
 from engine.fold import folds_of
 from engine.following import Following
 from engine.forgetting import Forgetting, ForgettingTenants
+from engine.hidden import shows_any
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
@@ -141,8 +142,12 @@ class Tenant(Listed, Owning, Following, Retaining, Forgetting):
     ) -> LoadResult:
         """Append export lines (``engine.export``), committed in pieces; can be repeated.
 
-        Lines that the store holds already are skipped. A line without a sequence follows the line
-        before it of the same session, counted from 0 in this load. Blocks until all is durable.
+        Lines that the store holds already are skipped, and so are those of events that were purged
+        from a session that it holds, which do not come back: delete it first, or load them into
+        another store. A line without a sequence follows the line
+        before it of the same session, counted from 0 in this load; one without ``recorded_us`` is
+        recorded now, whatever its ``time_us``, and its session's activity is of now. Blocks until
+        all is durable.
 
         Args:
             lines: Mappings as ``json.loads`` gives an export's lines; sessions may interleave.
@@ -238,7 +243,8 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
             dictionaries: Compress each tenant's sealed events with what its sessions have in
                 common; False keeps every sentence in its own session's rows. On by default.
             on_rejected: Called, on the store's pool, for each append that was refused after it was
-                accepted, if it was ``ack="queued"`` or nobody waited for its ack.
+                accepted, if it was ``ack="queued"`` or nobody waited for its ack: with the ack and
+                the error.
             verify: Walk the whole structure of the file before it is mapped.
             allow_network: Accept a network file system, where locks may not work.
             lock_deadline_ms: How long a commit waits for another process's lock.
@@ -341,8 +347,12 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         return Tenant(self, name)
 
     def tenants(self) -> list[str]:
-        """Names of all tenants that have or had sessions or contents, oldest first."""
-        return self._log.views.tenant_names()
+        """Names of all tenants that have or had sessions or contents, oldest first.
+
+        A tenant in which there is only what the store keeps for itself, such as how far projections
+        got, is left out.
+        """
+        return [name for name in self._log.views.tenant_names() if shows_any(self._log, name)]
 
     def _scope(self) -> str | None:
         return None
@@ -511,7 +521,8 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         Counts, bytes on disk by kind (of pages, ``free_bytes`` beside them), how much segments,
         dictionaries and blobs compress, and what memory takes, each figure with its bound under
         the same name and ``_max``. Takes some milliseconds, and with many blobs about 3 µs each;
-        the ratio of segments is that of a sample.
+        the ratio of segments is that of a sample. Among ``sessions`` are those in which the store
+        keeps documents of users and tenants, aliases and checkpoints of projections.
         """
         found = log_stats(self._log)
         found["memory"]["fold_bytes"] = self._folds.byte_count

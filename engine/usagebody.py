@@ -61,6 +61,19 @@ def usage_body(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return value
 
 
+def require_figure(given: Mapping[str, Any]) -> None:
+    """Raise where the arguments of ``record_usage`` say nothing of what was used.
+
+    Raises:
+        UsageError: No count, amount or ``extra`` was given.
+    """
+    if all([given[name] is None for name in (*COUNTERS, *AMOUNTS, "extra")]):
+        raise UsageError(
+            "a record of usage needs at least one figure",
+            hint=f"Give one of {', '.join(COUNTERS)}, {' or '.join(AMOUNTS)}, or extra.",
+        )
+
+
 def check_record(value: Any) -> None:
     """Raise for what is no record as ``record_usage`` makes it; unknown fields may be anything.
 

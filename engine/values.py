@@ -7,13 +7,13 @@ space alone (``state``).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
-from weakref import WeakKeyDictionary
 
 from engine import naming
+from engine.attached import attached
 from engine.catalog import catalog_of
 from engine.fold import Fold
 from engine.naming import BranchName, NamesProjection
@@ -22,7 +22,7 @@ from engine.spaces import Space
 from engine.state import read_fold
 from engine.staterows import NAMES
 from engine.variables import StoredVariable, decode_row, subkey_of
-from eventlog.errors import CorruptionError
+from eventlog.errors import CorruptionError, SessionGoneError
 from eventlog.index import Name
 from eventlog.log import Log
 from eventlog.past import Past
@@ -48,17 +48,25 @@ class Values(Protocol):
 
 
 class Present:
-    """The values of a session as it is when they are asked for; none without a session."""
+    """The values of a session as it is when they are asked for; none without a session.
 
-    __slots__ = ("_name", "_store")
+    Args:
+        store: The store.
+        name: Tenant and session name.
+        number: The incarnation that is meant; None for whichever there is. Of another one every
+            call raises ``SessionGoneError``, so that what several calls give is of one.
+    """
 
-    def __init__(self, store: Store, name: Name) -> None:
+    __slots__ = ("_name", "_number", "_store")
+
+    def __init__(self, store: Store, name: Name, number: int | None = None) -> None:
         self._store = store
         self._name = name
+        self._number = number
 
     def all(self, space: Space) -> Mapping[str, StoredVariable]:
         """See ``Values``."""
-        fold = read_fold(self._store, self._name, part=space)
+        fold = read_fold(self._store, self._name, number=self._number, part=space)
         return _NOTHING if fold is None else fold.spaces.get(space, _NOTHING)
 
     def one(self, space: Space, key: str) -> StoredVariable | None:
@@ -68,7 +76,8 @@ class Present:
             CorruptionError: Its row is damaged, or what may be its row, or a loose event.
         """
         rows = self._store._rows[space]
-        content = self._store._log.views.present_row(self._name, rows, subkey_of(key))
+        with self._past() as past:
+            content = None if past is None else past.present_row(rows, subkey_of(key))
         if content is None:
             return None
         where = f"{space.title} {key!a} of session {self._name[1]!a}"
@@ -79,8 +88,16 @@ class Present:
 
     def branch(self, name: str) -> BranchName | None:
         """See ``Values``."""
-        with self._store._log.views.past(self._name) as past:
+        with self._past() as past:
             return None if past is None else named_branch(self._store, past, name)
+
+    @contextmanager
+    def _past(self) -> Iterator[Past | None]:
+        with self._store._log.views.past(self._name) as past:
+            current = None if past is None else past.view.origin.number
+            if self._number not in (None, current):
+                raise SessionGoneError.while_read(self._name[1], self._number, current)
+            yield past
 
 
 class AsOf:
@@ -124,24 +141,19 @@ def named_branch(store: Store, past: Past, name: str) -> BranchName | None:
     return found
 
 
-_rows: Final[WeakKeyDictionary[Log, Mapping[int, PresentRows]]] = WeakKeyDictionary()
-_rows_lock: Final = threading.Lock()
-
-
 def rows_of(log: Log) -> Mapping[int, PresentRows]:
     """The present rows of each part of the state; all stores that share a log share them too."""
-    facts = catalog_of(log).present
-    with _rows_lock:
-        found = _rows.get(log)
-        if found is None:
-            made = {
-                int(space): PresentRows(each)
-                for space, each in SPACE_PROJECTIONS.items()
-                if space is not Space.FACTS
-            }
-            made[NAMES] = PresentRows(NamesProjection())
-            for each in made.values():
-                log.cache.on_begin.append(each.begin)
-                log.cache.on_clear.append(each.clear)
-            found = _rows[log] = {**made, Space.FACTS: facts}
-        return found
+    return attached(log, _make_rows)
+
+
+def _make_rows(log: Log) -> Mapping[int, PresentRows]:
+    made = {
+        int(space): PresentRows(each)
+        for space, each in SPACE_PROJECTIONS.items()
+        if space is not Space.FACTS
+    }
+    made[NAMES] = PresentRows(NamesProjection())
+    for each in made.values():
+        log.cache.on_begin.append(each.begin)
+        log.cache.on_clear.append(each.clear)
+    return {**made, Space.FACTS: catalog_of(log).present}

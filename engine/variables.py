@@ -141,8 +141,28 @@ def change_body(
     return body
 
 
-def versions_of(space: Space, expected: Mapping[str, int]) -> list[Version]:
+_NOUNS: Final = {  # of a key of each space
+    Space.VARIABLES: "variable",
+    Space.FACTS: "fact",
+    Space.DOCUMENTS: "document",
+    Space.USAGE: "usage record",
+    Space.ARTIFACTS: "artifact",
+    Space.RUNS: "run",
+    Space.TOOL_CALLS: "tool call",
+}
+
+assert set(_NOUNS) == set(Space)
+
+
+def versions_of(
+    space: Space, expected: Mapping[str, int], what: str | None = None
+) -> list[Version]:
     """Conditions on keys of a space: each key's version, -1 for none.
+
+    Args:
+        space: The space.
+        expected: Versions by key.
+        what: What refusals call each of them; None for what the space holds, with the key.
 
     Raises:
         UsageError: A key or a version that cannot be.
@@ -153,7 +173,7 @@ def versions_of(space: Space, expected: Mapping[str, int]) -> list[Version]:
     for key, sequence in expected.items():
         name_bytes(key, "variable")
         whole(sequence, "expected version", -1, POSITION_MAX)
-        found.append(Version(space, subkey_of(key), sequence, f"{space.title} {key!r}"))
+        found.append(Version(space, subkey_of(key), sequence, what or f"{_NOUNS[space]} {key!r}"))
     return found
 
 
@@ -196,7 +216,7 @@ def changed_by(event: Event) -> dict[str, StoredVariable | None]:
     try:
         check_change(body)
     except UsageError as error:
-        raise CorruptionError(f"is no change of variables: {error}", where=str(event)) from error
+        raise CorruptionError(f"is no change of variables: {error}", where=f"{event}") from error
     found: dict[str, StoredVariable | None] = {}
     for key, value in body.get("set", {}).items():
         found[key] = store_value(key, value, event.recorded_us, event.sequence)

@@ -38,8 +38,13 @@ class Viewing(Belongings):
     ) -> list[Any]:
         """What a model should see: bodies of messages, oldest first; see ``engine.modelview``.
 
-        Redacted messages are left out, and so is what is left of their tool groups.
-        Of several limits all hold. Costs what it returns; a summary and synthetic results count.
+        Redacted messages are left out, and so is what is left of their tool groups. A system
+        message counts as any other: limits cut it off, and compactions stand for it, so the system
+        prompt is the caller's to put in front. A summary comes as a ``user`` message that begins
+        with ``Summary of the conversation so far:``, a synthetic result says ``No result: the tool
+        call was not completed.``; ``window_entries`` tells both by ``synthetic``, to say it in
+        other words. Of several limits all hold. Costs what it returns; a summary and synthetic
+        results count.
 
         Args:
             last: At most so many messages.
@@ -53,7 +58,8 @@ class Viewing(Belongings):
             running: Ids of tool calls that still run or wait for approval; they stay as they are.
                 None takes those that ``tool_calls`` has as open or waiting.
             media: False puts a word in place of images and other media.
-            count: Counts the tokens of messages that came without; None estimates.
+            count: Called with the body of a message that came without tokens, gives how many it
+                has; None estimates.
             at_least_one: Give the newest message, or its whole tool group, however large it is.
 
         Raises:

@@ -16,7 +16,7 @@ from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
 from eventlog.arguments import seconds
-from eventlog.errors import TurnlogError, UsageError
+from eventlog.errors import AppendConflictError, TurnlogError, UsageError
 from eventlog.limits import BLOB_REFERENCE_BYTES
 from eventlog.record import HEADER_BYTES, TAIL_KIND_BYTE
 
@@ -114,13 +114,23 @@ class Version(NamedTuple):
         projection: Number of the projection.
         subkey: The rest of the row's key.
         sequence: Sequence of the event that made it; -1 when there must be none.
-        what: What a refusal calls it.
+        what: What a refusal calls it, such as ``run 'r1'``.
     """
 
     projection: int
     subkey: bytes
     sequence: int
     what: str
+
+    def refusal(self, current: int) -> AppendConflictError:
+        """The error for another version, -1 for none."""
+        if current < 0:
+            reason = f"{self.what} does not exist; version {self.sequence} was expected"
+        elif self.sequence < 0:
+            reason = f"{self.what} exists already, with version {current}"
+        else:
+            reason = f"{self.what} has version {current}, not {self.sequence}"
+        return AppendConflictError(reason, expected=self.sequence, current=current)
 
 
 class Terms:

@@ -480,11 +480,7 @@ class Admission:
             if state is not None:
                 current = self._lookups.version(state, version, self._placed_since(state))
             if current != version.sequence:
-                raise AppendConflictError(
-                    f"version of {version.what} is {current}, not {version.sequence}",
-                    expected=version.sequence,
-                    current=current,
-                )
+                raise version.refusal(current)
         if terms.expected_next is not None and terms.expected_next != following:
             raise AppendConflictError(
                 f"next sequence is {following}, not {terms.expected_next}",

@@ -195,7 +195,7 @@ def decode_body(data: bytes, fixes: Fixes | None = None, *, where: object = "bod
         value = loads(data, semantic_decoders=_NO_TAGS, tag_hook=_refuse_tag)
         return value if fixes is None else _unfixed(value, fixes)
     except (CBORDecodeError, TypeError, ValueError) as error:
-        raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
+        raise CorruptionError(f"body does not decode: {error}", where=f"{where}") from error
 
 
 def decode_side_by_side(count: int, encoded: Sequence[bytes]) -> list[Any] | None:
@@ -230,7 +230,7 @@ def require_plain(value: Any, *, where: object) -> None:
     try:
         _require_plain(value, 0)
     except (TypeError, ValueError) as error:
-        raise CorruptionError(f"body does not decode: {error}", where=str(where)) from error
+        raise CorruptionError(f"body does not decode: {error}", where=f"{where}") from error
 
 
 def decode_marks(data: bytes, *, where: object) -> dict[int, Any]:
@@ -249,7 +249,7 @@ def decode_marks(data: bytes, *, where: object) -> dict[int, Any]:
             if type(item) not in _SCALARS:
                 _require_plain(item, 1)
     except (CBORDecodeError, TypeError, ValueError) as error:
-        raise CorruptionError(f"extension does not decode: {error}", where=str(where)) from error
+        raise CorruptionError(f"extension does not decode: {error}", where=f"{where}") from error
     return value
 
 

@@ -246,7 +246,7 @@ class BranchProjection:
         """See ``InlineProjection``."""
         marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
         body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
-        return dict(rows_of_base(body, str(event)))
+        return dict(rows_of_base(body, f"{event}"))
 
     def check(self, event: Record) -> None:
         """See ``InlineProjection``; headers are checked elsewhere."""

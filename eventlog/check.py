@@ -50,7 +50,7 @@ from eventlog.errors import CorruptionError
 from eventlog.findings import CheckReport, Finding
 from eventlog.hotlog import hot_names, hot_table
 from eventlog.inline import InlineProjection
-from eventlog.keys import PAIR, U64, U64_MAX, name_key
+from eventlog.keys import PAIR, U64, U64_MAX, is_hidden, name_key
 from eventlog.limits import BLOCK_POSITIONS
 from eventlog.order import OrderBlock, block_first, block_of, decode_block, next_link
 from eventlog.record import (
@@ -227,7 +227,8 @@ class _Check:
                 continue
             session = self._sessions[number] = CheckedSession(number, row)
             self._gone += row.is_gone
-            self._report.count("deleted_sessions" if row.is_gone else "sessions")
+            kind = "hidden_sessions" if is_hidden(row.name) else "sessions"
+            self._report.count("deleted_sessions" if row.is_gone else kind)
             if not 1 <= number <= self._record.sessions_made:
                 self._report.add(f"session {number}", "was never handed out", session.origin)
             tenant = self._tenants.get(row.tenant_number)

@@ -135,7 +135,11 @@ class ConflictError(TurnlogError):
 
 
 class AppendConflictError(ConflictError):
-    """The session's head is not the expected one."""
+    """A condition of an append does not hold: nothing of the append was written.
+
+    The head is another one, or a version is: of a variable, document, run, tool call, alias or
+    hold; or there is no event that the append names, or none that it may follow.
+    """
 
 
 class IdempotencyConflictError(ConflictError):
@@ -150,7 +154,10 @@ class IdempotencyConflictError(ConflictError):
 class DuplicateIdError(ConflictError):
     """An id of a caller is taken by another event of the tenant."""
 
-    default_hint = "Give the event another id, or send exactly the same event again."
+    default_hint = (
+        "Give the event another id, or send exactly the same event again: "
+        "body, kind, time, tokens, ids, metadata and parent."
+    )
 
 
 class SessionGoneError(ConflictError):

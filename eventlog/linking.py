@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from eventlog.ack import Draft
 from eventlog.branching import (
@@ -348,15 +348,13 @@ class Linker:
         if target == ROOT:
             return ROOT
         if target >= sequence:
-            raise _refused(
-                f"event {target} does not come before sequence {sequence}", target, sequence - 1
-            )
+            raise _missing(state, target, sequence - 1)
         if target >= first:
             if drafts[target - first].kind >= CONTROL:
                 raise _not_public(target)
             return target
         if state is None and draft.parent_branch is None:
-            raise _refused(f"the session has no event {target} to follow", target, None)
+            raise _missing(state, target, None)
         if state is None:
             assert draft.parent_branch is not None
             links.purged[target] = draft.parent_branch
@@ -385,12 +383,12 @@ class Linker:
         if target is None:
             found = self._resolve(tenant, named)
             if found is None:
+                is_leaf = draft.kind < CONTROL or draft.kind in (HEAD_MOVE, BRANCH_NAME)
                 raise _refused(
-                    f"there is no event {named!r} to follow",
+                    f"there is no event with id {named!r}",
                     named,
                     None,
-                    hint="A text is the id of an event here; of a branch give the sequence of its "
-                    "newest event, which branches() tells.",
+                    hint=_IDS if is_leaf else None,
                 )
             number, target = found
             if state is None or number != state.number:
@@ -466,10 +464,21 @@ def _followed(sequence: int, first: int, drafts: Sequence[Draft], links: Links) 
     return parent
 
 
+_IDS: Final = (
+    "A text is the id of an event here; of a branch give the sequence of its newest event, which "
+    "branches() tells."
+)
+
+
 def _refused(
     reason: str, expected: object, current: object, hint: str | None = None
 ) -> AppendConflictError:
     return AppendConflictError(reason, expected=expected, current=current, hint=hint)
+
+
+def _missing(state: SessionState | None, target: int, last: int | None) -> AppendConflictError:
+    session = "the session" if state is None else f"session {state.name[1]!r}"
+    return _refused(f"{session} has no event {target}", target, last)
 
 
 def _not_public(sequence: int) -> AppendConflictError:

@@ -361,7 +361,8 @@ class Past:
         for (kind, _), sequence, make in self._back(stop):
             if kind < CONTROL or kind == HEAD_MOVE:
                 return make(sequence, Record).branch
-        return self.row.head_branch
+        told: int = self._told_by_base().get("head_branch", 0)
+        return told
 
     def read_path(
         self,

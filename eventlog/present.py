@@ -164,6 +164,8 @@ class PresentRows:
     ) -> dict[bytes, bytes | None]:
         with self._lock:
             looked = self._looked.get(origin.number)
+            if looked is not None:
+                self._looked.move_to_end(origin.number)
         if looked is None or looked.base != loose.base or looked.count > stop:
             looked = _Looked(loose.base)
         if looked.count == stop:

@@ -411,20 +411,20 @@ def decode_extension(extension: bytes, flags: int, where: object) -> dict[int, A
     for key, value in marks.items():
         kind = _TYPES.get(key)
         if kind is not None and type(value) is not kind:
-            raise CorruptionError(f"extension has a wrong value under {key}", where=str(where))
+            raise CorruptionError(f"extension has a wrong value under {key}", where=f"{where}")
     if (flags & _NAMED != 0) is not (_ID in marks):
-        raise CorruptionError("extension and flags disagree about an id", where=str(where))
+        raise CorruptionError("extension and flags disagree about an id", where=f"{where}")
     if (flags & _HAS_BLOBS != 0) is not (_BLOBS in marks):
-        raise CorruptionError("extension and flags disagree about blobs", where=str(where))
+        raise CorruptionError("extension and flags disagree about blobs", where=f"{where}")
     if flags & _HAS_BLOBS and not _are_addresses(marks[_BLOBS]):
-        raise CorruptionError("extension does not hold addresses of blobs", where=str(where))
+        raise CorruptionError("extension does not hold addresses of blobs", where=f"{where}")
     if (flags & _KEYED or _KEY_DIGEST in marks) and (
         not flags & _KEYED
         or len(marks.get(_KEY_DIGEST, b"")) != DIGEST_BYTES
         or len(marks.get(_CONTENT_DIGEST, b"")) != DIGEST_BYTES
         or not 1 <= marks.get(_KEY_COUNT, 0) <= BATCH_EVENTS_MAX
     ):
-        raise CorruptionError("extension does not hold a whole key", where=str(where))
+        raise CorruptionError("extension does not hold a whole key", where=f"{where}")
     return marks
 
 

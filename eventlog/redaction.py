@@ -7,9 +7,10 @@ the metadata and the names of blobs (``record.redacted_record``).
 Invariants:
     1. A slice is one transaction: a record and its copy in a segment, the references that it gives
        back, and the session's flag change together. So each event is whole or redacted.
-    2. A slice redacts at most ``COMMIT_EVENTS_MAX`` events and ``COMMIT_BYTES_MAX`` bytes, with
-       what one segment takes on top. It raises the generation, since memory, here and elsewhere,
-       holds records that no longer are what it says: nobody may seal those.
+    2. A slice looks at no more than ``COMMIT_EVENTS_MAX`` events and ``COMMIT_BYTES_MAX`` bytes,
+       redacted or not, with what one segment takes on top. One that redacts raises the generation,
+       since memory, here and elsewhere, holds records that no longer are what it says: nobody may
+       seal those.
     3. What was redacted before is passed over, so that one who begins again goes on.
     4. What cannot be read is an error, before anything of its slice is written.
 """
@@ -78,7 +79,7 @@ class Redacted:
 
 @dataclass(slots=True)
 class _Slice:
-    """What one transaction is to write, and may still read."""
+    """What one transaction is to write, and how much it may still look at."""
 
     events: int
     content_bytes: int
@@ -199,6 +200,7 @@ class Redact:
             last = segment.first_sequence + segment.count - 1
             run = Run(self._number, last, records, positions, segment.prefix.messages_before)
             work.segments.append(encode_segment(run))
+        work.events -= segment.count
         work.content_bytes -= segment.memory_bytes
         self._next = segment.first_sequence + stop
 
@@ -223,6 +225,7 @@ class Redact:
                 raise CorruptionError("loose record is missing", where=where)
             position = state.loose.positions[place]
             value = self._stored_hot(tables, position, self._next)
+            work.events -= 1
             work.content_bytes -= len(value)
             if self._is_to_do(value):
                 work.hot.append((position, self._redact(position, value, work)))
@@ -244,7 +247,6 @@ class Redact:
     @staticmethod
     def _redact(position: int, value: bytes, work: _Slice) -> bytes:
         work.redacted += 1
-        work.events -= 1
         work.addresses += named_blobs(value)
         return redacted_record(U64.pack(position), value)
 

@@ -226,7 +226,7 @@ def _branch(
         event = decode_record(state.origin, 0, value, Record)
         marks = decode_extension(event.extension, event.flags, event) if event.extension else {}
         body = decode_body(event.payload, marks.get(Extension.BODY_FIXES), where=event)
-        told = rows_of_base(body, str(event))
+        told = rows_of_base(body, f"{event}")
         newest: Changes = {}
         if "branches" in body and not row.branches:
             row.branches, row.head_branch = counts_of_base(body)

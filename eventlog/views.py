@@ -440,8 +440,10 @@ class _SessionRead:
         views, name = self._views, self._name
         index, environment = views._index, views._environment
         while True:
-            seen = index.position  # first: what is merged later may be missing in the view
+            # The generation first: memory that begins anew sets it after its position. Then the
+            # position: what is merged later may be missing in the view.
             generation = index.generation
+            seen = index.position
             state = index.names.get(name)
             branching = None if state is None else state.branching
             loose = None if state is None else state.loose

@@ -55,9 +55,16 @@ def test_branches_as_data(turnlog: Any, forked: Path) -> None:
     assert found[1]["names"] == ["retry\x1b[31m"]
 
 
-@pytest.mark.parametrize("branch", ["6", "retry\x1b[31m"])
-def test_one_path_is_shown_and_replayed(turnlog: Any, forked: Path, branch: str) -> None:
-    shown = turnlog("show", forked, "call-1", "--branch", branch)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(("--branch", "1"), id="number"),
+        pytest.param(("--branch", "retry\x1b[31m"), id="name"),
+        pytest.param(("--leaf", "6"), id="leaf"),
+    ],
+)
+def test_one_path_is_shown_and_replayed(turnlog: Any, forked: Path, path: tuple[str, str]) -> None:
+    shown = turnlog("show", forked, "call-1", *path)
     assert shown.code == 0, shown.err
     assert [line.split()[0] for line in shown.out.splitlines()[1:]] == [
         "0000000000",
@@ -65,11 +72,11 @@ def test_one_path_is_shown_and_replayed(turnlog: Any, forked: Path, branch: str)
         "0000000006",
     ]
     assert "3 of 8 events" in shown.out.splitlines()[0]
-    last = turnlog("show", forked, "call-1", "--branch", branch, "--limit", "1", "--json")
+    last = turnlog("show", forked, "call-1", *path, "--limit", "1", "--json")
     assert [json.loads(line)["sequence"] for line in last.out.splitlines()] == [6]
-    replayed = turnlog("replay", forked, "call-1", "--branch", branch)
+    replayed = turnlog("replay", forked, "call-1", *path)
     assert "3 of 8 events in 00:06.000" in replayed.out
-    data = turnlog("replay", forked, "call-1", "--branch", branch, "--json", "--limit", "2")
+    data = turnlog("replay", forked, "call-1", *path, "--json", "--limit", "2")
     assert [json.loads(line)["sequence"] for line in data.out.splitlines()] == [0, 4]
 
 
@@ -78,9 +85,13 @@ def test_one_path_is_shown_and_replayed(turnlog: Any, forked: Path, branch: str)
     ("given", "words"),
     [
         (["--branch", "nobody"], "no branch 'nobody'"),
-        (["--branch", "99"], "no event 99"),
-        (["--branch", "3"], "none of its history"),
-        (["--branch", "6", "--at", "2"], "--branch and --at do not go together"),
+        (["--branch", "99"], "no branch 99"),
+        (["--branch", "3"], "no branch 3"),
+        (["--leaf", "99"], "no event 99"),
+        (["--leaf", "3"], "none of its history"),
+        (["--branch", "1", "--leaf", "2"], "--branch and --leaf do not go together"),
+        (["--branch", "1", "--at", "2"], "--branch and --at do not go together"),
+        (["--leaf", "6", "--at", "2"], "--leaf and --at do not go together"),
     ],
 )
 def test_what_is_no_path_is_told(
@@ -90,6 +101,25 @@ def test_what_is_no_path_is_told(
     assert outcome.code == ExitCode.USAGE
     assert words in outcome.err
     assert outcome.out == ""
+
+
+def test_each_listed_number_leads_to_its_leaf(turnlog: Any, forked: Path) -> None:
+    """A branch's number was taken for a sequence, so `--branch 2` gave the path to event 2.
+
+    What `branches` lists is what `--branch` takes, whatever events have that number.
+    """
+    listed = turnlog("branches", forked, "call-1", "--json").out.splitlines()
+    for branch in map(json.loads, listed):
+        shown = turnlog("show", forked, "call-1", "--branch", branch["branch"], "--json")
+        assert json.loads(shown.out.splitlines()[-1])["sequence"] == branch["leaf"]
+
+
+def test_a_branch_without_an_event_has_no_path(turnlog: Any, forked: Path) -> None:
+    with Store.open(forked) as store:
+        store.session("call-1").fork(0).result()
+    outcome = turnlog("show", forked, "call-1", "--branch", "3")
+    assert outcome.code == ExitCode.USAGE
+    assert "branch 3 has no event yet" in outcome.err
 
 
 def test_branches_of_nobody(turnlog: Any, forked: Path) -> None:

@@ -638,6 +638,28 @@ def test_branches_come_in_and_go_out(turnlog: Any, tmp_path: Path) -> None:
     assert lines_of(tmp_path / "out.jsonl") == lines
 
 
+def test_what_belongs_to_a_fresh_fork_stays_on_it(turnlog: Any, tmp_path: Path) -> None:
+    """An import dropped the branch that such a line says, and usage fell back to the root's."""
+    with Store.open(tmp_path / "first") as store:
+        session = store.session("a")
+        session.append_many([{"role": "user"}] * 3).result(10)
+        session.fork(1, name="alt").result(10)
+        session.record_usage(input_tokens=7).result(10)
+    exported = turnlog("export", tmp_path / "first")
+    lines = exported.out.splitlines()
+    assert json.loads(lines[-1])["branch"] == 1
+    (tmp_path / "a.jsonl").write_bytes(exported.out_bytes)
+    (tmp_path / "b.jsonl").write_text("".join(f"{line}\n" for line in lines[:-1]))
+    for into, files in (("second", "aa"), ("third", "ba")):  # at once, and the last line later
+        for file in files:
+            outcome = turnlog("import", tmp_path / into, tmp_path / f"{file}.jsonl")
+            assert outcome.code == 0, outcome.err
+        assert turnlog("export", tmp_path / into).out_bytes == exported.out_bytes
+        with Store.open(tmp_path / into, create=False) as store:
+            assert store.session("a").usage(branch="alt").totals.counts["input_tokens"] == 7
+            assert store.check().ok
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

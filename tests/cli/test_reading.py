@@ -15,7 +15,7 @@ from eventlog.limits import DUE_EVENTS
 from turnlog import stores
 from turnlog.exits import ExitCode
 
-from .conftest import acting, fill_with_everything
+from .conftest import Turnlog, acting, fill_with_everything, say
 
 
 def test_show_is_a_transcript(turnlog: Any, calls: Path) -> None:
@@ -541,3 +541,73 @@ def test_an_export_of_everything_shows_no_hidden_session(turnlog: Any, described
     lines = turnlog("export", described).out.splitlines()
     assert {json.loads(line)["session"] for line in lines} == {"s0", "s1", "s2"}
     assert turnlog("tail", described, "-n", 100).out.count("turnlog.") == 0
+
+
+@pytest.fixture
+def beheaded(tmp_path: Path) -> Path:
+    """A session whose first 25 of 30 events, with given times, were purged; a base came after."""
+    path = tmp_path / "beheaded"
+    with Store.open(path) as store:
+        call = store.session("c")
+        for number in range(30):
+            say(call, number * 1_000_000, "user", f"turn {number}")
+        call.purge(25).result()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        pytest.param(("show", "c", "--limit", "4"), "turn 27", id="show"),
+        pytest.param(("show", "c", "--limit", "30"), "turn 25", id="show-more"),
+        pytest.param(("show", "c", "--leaf", "28", "--limit", "2"), "turn 27", id="leaf"),
+        pytest.param(("tail", "--session", "c", "-n", "4"), "turn 27", id="tail"),
+        pytest.param(("tail", "--session", "c", "-n", "28"), "turn 25", id="tail-more"),
+        pytest.param(("replay", "c", "--limit", "2"), "turn 25", id="replay"),
+    ],
+)
+def test_the_last_events_of_a_purged_session(
+    turnlog: Turnlog, beheaded: Path, arguments: tuple[str, ...], first: str
+) -> None:
+    """`show --limit` looked for the time before what it shows among events that were purged.
+
+    So did `tail` for events of a session that begins later; both said that they were purged.
+    """
+    verb, *rest = arguments
+    outcome = turnlog(verb, beheaded, *rest)
+    assert outcome.code == 0, outcome.err
+    shown = [line for line in outcome.out.splitlines() if "turn" in line]
+    assert first in shown[0]
+
+
+def test_tail_says_in_words_what_no_session_holds(turnlog: Turnlog, calls: Path) -> None:
+    """It showed names of 512 dots, which nobody can give."""
+    with Store.open(calls) as store:
+        store.tenant("acme").user("u\x1b").documents.write("notes", "a").result()
+        store.documents.write("notes", "b").result()
+    shown = turnlog("tail", calls, "-n", "2").out
+    assert "documents of the tenant" in shown
+    assert "acme/documents of user 'u" in shown
+    assert ".." not in shown and acting(shown) == []
+
+
+def test_a_listing_marks_counts_that_hold_purged_events(turnlog: Turnlog, beheaded: Path) -> None:
+    with Store.open(beheaded) as store:
+        say(store.session("whole"), 0, "user", "all of it")
+    outcome = turnlog("sessions", beheaded)
+    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines()}
+    assert rows["c"][2:4] == ["31*", "30*"]
+    assert rows["whole"][2:4] == ["1", "1"]
+    assert "* with events that were purged" in outcome.err
+    told = [json.loads(line) for line in turnlog("sessions", beheaded, "--json").out.splitlines()]
+    assert {each["session"]: each["first_sequence"] for each in told} == {"c": 25, "whole": 0}
+
+
+@pytest.mark.parametrize("option", ["-n", "--limit"])
+@pytest.mark.parametrize("verb", [["show"], ["tail", "--session"]])
+def test_the_last_n_are_asked_for_in_either_way(
+    turnlog: Turnlog, calls: Path, verb: list[str], option: str
+) -> None:
+    name, *rest = verb
+    outcome = turnlog(name, calls, *rest, "call-2", option, "1", "--json")
+    assert [json.loads(line)["sequence"] for line in outcome.out.splitlines()] == [2]

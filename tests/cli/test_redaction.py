@@ -103,7 +103,12 @@ def test_what_was_said_before_is_not_imported_over_it(
     ("arguments", "code", "reason"),
     [
         pytest.param(["call\x1b", 2, 1, "--yes"], ExitCode.USAGE, "LAST must be 2", id="order"),
-        pytest.param(["call\x1b", 0, 99, "--yes"], ExitCode.USAGE, "no event 99", id="no-event"),
+        pytest.param(
+            ["call\x1b", 0, 99, "--yes"],
+            ExitCode.USAGE,
+            "list them with `turnlog show`",
+            id="no-event",
+        ),
         pytest.param(["call\x1b", -1, 0, "--yes"], ExitCode.USAGE, "", id="negative"),
         pytest.param(["nobody", 0, 0, "--yes"], ExitCode.NEGATIVE, "nobody", id="no-session"),
         pytest.param(["call\x1b", 0, 0], ExitCode.USAGE, "--yes", id="nobody-to-ask"),

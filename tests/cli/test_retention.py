@@ -10,6 +10,7 @@ import pytest
 
 from engine import Store
 from tests.cli.conftest import acting, say
+from turnlog.exits import ExitCode
 
 
 def listed(path: Path) -> set[tuple[str, str]]:
@@ -39,8 +40,11 @@ def test_what_is_old_goes_and_its_archive_brings_it_back(
     assert acting(outcome.out) == []
     assert turnlog("import", calls, archive).code == 0
     assert turnlog("export", calls).out == before
-    again = turnlog(*line, "--yes")
-    assert again.code == 2 and "exists" in again.err
+    for answer in ("--yes", "--dry-run"):
+        again = turnlog(*line, answer)
+        assert again.code == 2 and "exists" in again.err
+    idle = ["retention", calls, "--max-age", "100000w", "--archive", archive, "--yes"]
+    assert turnlog(*idle).code == 2  # though nothing would go
 
 
 def test_only_one_tenant(turnlog: Any, calls: Path) -> None:
@@ -90,7 +94,7 @@ def test_all_of_a_user_is_erased(turnlog: Any, calls: Path) -> None:
         store.session("call-2").hold("case").result()
     outcome = turnlog("erase", calls, "--user", "u1", "--yes")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "erased 1 session and the documents of user u1: 2 events; no live" in outcome.out
+    assert "erased 1 session of user u1: 1 event; documents: 1 event; no live" in outcome.out
     again = turnlog("erase", calls, "--user", "u1", "--yes")
     assert (again.code, again.out) == (1, "") and "nothing of user u1" in again.err
     held = turnlog("erase", calls, "--user", "u2", "--yes")
@@ -106,7 +110,7 @@ def test_a_held_session_is_erased_only_by_force(turnlog: Any, calls: Path, force
         store.session("call-2").hold("case").result()
     outcome = turnlog("erase", calls, "call-2", "--yes", *(["--force"] if forced else []))
     assert outcome.code == (0 if forced else 1)
-    assert ("is held: case" in outcome.err) is not forced
+    assert ("is held: 'case'" in outcome.err) is not forced
     assert (("", "call-2") in listed(calls)) is not forced
 
 
@@ -127,7 +131,7 @@ def test_all_of_a_tenant_is_erased(turnlog: Any, calls: Path) -> None:
     assert listed(calls) == ALL | {("acme", "held")}
     outcome = turnlog(*line, "--yes", "--force")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "erased 2 sessions and the documents of tenant acme: " in outcome.out
+    assert "erased 2 sessions of tenant acme: " in outcome.out
     assert listed(calls) == {("", "call-1"), ("", "call-2")}
     told = turnlog("erase", calls, "--all", "--tenant", "", "--yes", "--json").out
     assert {json.loads(each)["session"] for each in told.splitlines()} == {"call-1", "call-2"}
@@ -150,7 +154,7 @@ def test_a_session_is_held_and_released(turnlog: Any, calls: Path) -> None:
         in turnlog("retention", calls, "--max-age", "0s", "--tenant", "", "--dry-run").out
     )
     still = turnlog(*line, "--release", "--reason", "case \x1b7")
-    assert still.out == "call-1 is still held: other\n"
+    assert still.out == "call-1 is still held: 'other'\n"
     assert turnlog(*line, "--release", "--json").out.strip().endswith('"holds":[]}')
     again = turnlog(*line, "--release")
     assert again.code == 1 and "is not held" in again.err
@@ -158,3 +162,63 @@ def test_a_session_is_held_and_released(turnlog: Any, calls: Path) -> None:
     assert turnlog("hold", calls, "call-1", "--tenant", "acme", "--reason", "x").code == 0
     assert turnlog("hold", calls, "call-1").out == "call-1 is not held\n"
     assert turnlog("hold", calls, "call-1", "--reason", "").code == 2
+
+
+def test_the_archive_of_a_purge_does_not_come_back_into_the_same_store(
+    turnlog: Any, tmp_path: Path
+) -> None:
+    """`import` of such an archive said that the store has those events already, and code 0.
+
+    They were purged and stay so; another store takes them.
+    """
+    path, archive = tmp_path / "store", tmp_path / "purged.jsonl"
+    with Store.open(path) as store:
+        call = store.session("c")
+        for number in range(20):
+            say(call, number * 1_000_000, "user", f"turn {number}")
+    line = ["--max-entries", "5", "--archive", archive, "--yes"]
+    purged = turnlog("retention", path, *line)
+    assert "into another store only" in purged.out
+    again = turnlog("import", path, archive)
+    assert again.code == ExitCode.DAMAGED_INPUT
+    assert "15 events purged from the store stay so" in again.out
+    assert "skipped" not in again.out
+    told = json.loads(turnlog("import", path, archive, "--json").out)
+    assert (told["purged_events"], told["skipped_events"], told["events"]) == (15, 0, 0)
+    other = turnlog("import", tmp_path / "other", archive)
+    assert (other.code, "imported 15 events" in other.out) == (0, True)
+
+
+def test_an_erasure_says_each_part_and_where_else_to_look(turnlog: Any, calls: Path) -> None:
+    """It said "erased 0 sessions, but documents", and summed up sessions and documents."""
+    with Store.open(calls, create=False) as store:
+        store.tenant("acme").session("theirs", user_id="u9").append({"n": 1}).result()
+        store.user("u8").documents.write("notes", "mine").result()
+        store.session("call-2").hold("case").result()
+    only = turnlog("erase", calls, "--user", "u8", "--yes")
+    assert only.out.startswith("erased documents of user u8: 1 event; no live record")
+    elsewhere = turnlog("erase", calls, "--user", "u9", "--yes")
+    assert elsewhere.code == 1 and "--tenant acme names it" in elsewhere.err
+    held = turnlog("erase", calls, "--user", "u2", "--yes")
+    assert held.code == 1 and "repeat this with --force" in held.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        pytest.param("hold", ["erase SESSION", "--force", "turnlog redact", "clone"], id="hold"),
+        pytest.param("redact", ["A hold does not stop it"], id="redact"),
+        pytest.param("retention", ["m (minutes)", "all of them", "another"], id="retention"),
+        pytest.param("show", ["unnamed one, not all of them"], id="show"),
+        pytest.param("erase", ["unnamed one, not all of them"], id="erase"),
+        pytest.param("import", ["--strict leaves the fragment out", "--max-age"], id="import"),
+    ],
+)
+def test_help_says_what_surprised(turnlog: Any, verb: str, words: list[str]) -> None:
+    shown = " ".join(turnlog(verb, "--help").out.split())
+    assert [each for each in words if each not in shown] == []
+
+
+def test_help_of_compact_promises_no_smaller_file(turnlog: Any) -> None:
+    shown = turnlog("compact", "--help").out
+    assert "nothing is removed" in " ".join(shown.split()) and "vacuum" not in shown

@@ -97,6 +97,22 @@ def test_a_session_is_compacted(turnlog: Any, calls: Path, tmp_path: Path) -> No
     assert (told["sequence"], told["message_count"]) == (None, 0)
 
 
+def test_an_open_call_in_the_way_of_a_compaction_is_named(turnlog: Any, calls: Path) -> None:
+    """`turnlog compact` told that there was nothing to summarise, and ended well."""
+    asked = {"id": "c\x1b1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    with Store.open(calls, create=False) as store:
+        call = store.session("long")
+        call.append({"role": "assistant", "content": None, "tool_calls": [asked]}).result()
+        call.append_many([{"role": "user", "content": f"m{each}"} for each in range(12)]).result()
+    before = texts(calls)
+    outcome = turnlog("compact", calls, "long", "--summary", "So far.")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "'c\\x1b1' of event 0 " in outcome.err and "--close-calls" in outcome.err
+    assert texts(calls) == before
+    outcome = turnlog("compact", calls, "long", "--summary", "So far.", "--close-calls")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from engine import Ack, Blobs, Session, Store
+from engine.kinds import CONTROLS, PUBLIC
 from turnlog.cli import app
 from turnlog.exits import MEANINGS
 
@@ -23,6 +24,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPETS = [match.groups() for match in FENCE.finditer(README)]
 ROW = re.compile(r"^\| (\S+) \| (.+) \|$", re.MULTILINE)
+ROW_OF_KINDS = re.compile(r"^\| ([^|]+) \|", re.MULTILINE)
 TABLE_ROWS = [match.groups() for match in ROW.finditer(README.partition("## The command line")[2])]
 FIRST_EXAMPLE_LINES_MAX = 15
 
@@ -116,3 +118,9 @@ def test_the_interface_is_that_of_the_program() -> None:
 def test_the_exit_codes_are_those_of_the_program() -> None:
     codes = {int(cell): text for cell, text in TABLE_ROWS if cell.isdigit()}
     assert codes == {code.value: text for code, text in MEANINGS.items()}
+
+
+def test_the_kinds_of_events_are_those_of_the_program() -> None:
+    table = README.partition("| kind of event |")[2].partition("\n\n")[0]
+    named = {kind for row in ROW_OF_KINDS.findall(table) for kind in re.findall(r"`(\w+)`", row)}
+    assert named == (set(PUBLIC) | set(CONTROLS)) - {"options"}  # which stands for nothing read

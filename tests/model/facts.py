@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tests.model.answers import Placed, Refused, content, exact
 from tests.model.operations import New, Noun, Opening
-from tests.model.sessions import CONTROLS, ModelSession, facts_of
+from tests.model.sessions import CONTROLS, Kept, ModelSession, facts_of
 from tests.model.staging import HANG_S, placed
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Say(Noun):
                 return Refused("SessionNotFoundError")
             if on >= len(session.events):
                 return Refused("UsageError")
+        if self.call in ("set_parent", "relate") and self.given[0] == self.session:
+            return Refused("UsageError")
         body = _body(self.call, self.given, dict(self.named), session)
         return model.change((self.tenant, self.session), "facts", body)
 
@@ -282,16 +284,24 @@ class Link(Noun):
 
     def perform(self, store: Store) -> Any:
         session: Session = store.tenant(self.tenant).session(self.session)
-        return placed(session.link(self.event, list(self.answers)).result(HANG_S))
+        told = placed(session.link(self.event, list(self.answers)).result(HANG_S))
+        return told, [(each.event, each.answers) for each in session.links()]
 
     def expect(self, model: ModelStore) -> Any:
         session = model.sessions.get((self.tenant, self.session))
         if session is None:
             return Refused("SessionNotFoundError")
-        if max(self.event, *self.answers) >= len(session.events):
+        if max(self.event, *self.answers) >= len(session.events) or self.event in self.answers:
             return Refused("UsageError")
         body = {"event": self.event, "answers": list(self.answers)}
-        return model.place(session, New(body, kind="link"))
+        told = model.place(session, New(body, kind="link"))
+        said = [kept.new.body for kept in session.events[session.first :] if is_link(kept)]
+        return told, [(each["event"], tuple(each["answers"])) for each in said]
+
+
+def is_link(kept: Kept) -> bool:
+    """Whether an event says what another one answers."""
+    return kept.new.kind == "link"
 
 
 assert {"facts", "branch_name", "link"} <= set(CONTROLS)

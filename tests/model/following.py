@@ -100,6 +100,8 @@ class Project(Noun):
             reached = kept.position
         if not stopped and count != self.limit:
             reached = model.last_position
+        if not (count or stopped or self.reset is not None):
+            reached = now.checkpoint  # nothing was to be done, and nothing is written
         now.checkpoint = reached
         following = [kept.position for kept in model.log[reached:] if not kept.is_void][:1]
         told = [(position, *each) for position, each in sorted(letters.items())]

@@ -68,7 +68,7 @@ def _perform(store: Store, op: Op) -> Any:
             return _queued(store, op)
         case Load():
             result = store.tenant(op.tenant).load(op.lines, piece_events=op.piece_events)
-            return result.loaded, result.skipped
+            return result.loaded, result.skipped + result.purged
         case Update():
             session = _session(store, op)
             ack = session.update_state(

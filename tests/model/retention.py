@@ -236,7 +236,7 @@ class Forget(Noun):
         return [
             (each.tenant, each.session, each.event_count, each.position)
             for each in receipts
-            if not each.session.startswith("turnlog.")
+            if each.session is not None or each.what.startswith("documents")
         ]
 
     def expect(self, model: ModelStore) -> Any:
@@ -262,12 +262,12 @@ class Forget(Noun):
             own = [each for each in own if each.events and not each.is_gone]
         receipts = []
         for each in sorted([*chosen, *own], key=lambda each: -each.events[-1].position):
-            name = each.name
             count = len(each.events)
             if each in own:
                 model.remove(each)
                 each.is_gone = True
                 continue
             placed = model.remove(each)
+            name = None if each.is_hidden else each.name
             receipts.append((self.tenant, name, count, placed.position))
         return receipts

@@ -47,6 +47,8 @@ class RecordUsage(Noun):
     def expect(self, model: ModelStore) -> Placed | Refused:
         given = dict(self.given)
         value = {"scope": self.scope, **{name: given[name] for name in _ORDER if name in given}}
+        if not set(dict(self.given)) & {*COUNTERS, "seconds", "cost", "extra"}:
+            return Refused("UsageError")
         body = {"append": {"": value}}
         name = (self.tenant, self.session)
         return model.change(name, "usage", body, parent=self.event, key=self.key)

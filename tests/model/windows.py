@@ -292,7 +292,7 @@ class Compact(Noun):
                 return Refused("UsageError")
         part = [each for each in entries[:start] if each.sequence not in self.keep]
         if through is None or through < covered or all([each.made for each in part]):
-            return None
+            return Refused("ConflictError") if self._is_blocked(session, entries, covered) else None
         told_calls = session.space("tool_calls")
         running = pending_calls(session) if told_calls else set()
         told, _, _ = grouped(part, running, None)
@@ -308,6 +308,19 @@ class Compact(Noun):
         }
         new = New({"summary": text, "data": data}, kind="compaction", tokens=COUNTED)
         return model.place(session, new).last, through, text, len(told), tokens
+
+    def _is_blocked(self, session: ModelSession, entries: list[Entry], covered: int) -> bool:
+        """Whether only a call that is open keeps it from finding something to summarise."""
+        wanted = max(0, len(entries) - self.keep_last)
+        closed = [each for each in tool_spans(session, entries) if each[1] < len(entries)]
+        if self.through is not None or len(closed) == len(tool_spans(session, entries)):
+            return False
+        start = bound(closed, wanted)
+        path = session.shown_path(session.head)
+        through = _last_before(path, entries, start, session.head)
+        part = [each for each in entries[:start] if each.sequence not in self.keep]
+        is_new = through is not None and through >= covered
+        return is_new and not all([each.made for each in part])
 
 
 def tool_spans(session: ModelSession, entries: list[Entry]) -> list[tuple[int, int]]:

@@ -122,7 +122,8 @@ def calls(had: Inherited) -> dict[str, Callable[[], Any]]:
             "name_branch": ("b",),
             "path": (),
             "purge": (3,),
-            "record_usage": (),
+            "links": (),
+            "redact": (0, 0),
             "relate": ("x",),
             "release_hold": ("why",),
             "roll_up": (),
@@ -186,6 +187,7 @@ def calls(had: Inherited) -> dict[str, Callable[[], Any]]:
         reader: {"read": (), "readinto": (bytearray(9),), "readline": ()},
         projection: {
             "dead_letters": (),
+            "lag": (),
             "reset": (),
             "run": (),
             "run_once": (),
@@ -203,6 +205,7 @@ def calls(had: Inherited) -> dict[str, Callable[[], Any]]:
                 found[f"{where}_async"] = lambda owner=owner, name=name, given=arguments: _run(
                     getattr(owner, f"{name}_async")(*given)
                 )
+    found["Session.record_usage"] = lambda: call.record_usage(seconds=1).result(CHILD_S)
     found["Session.set_owner"] = lambda: call.set_owner(user_id="x").result(CHILD_S)
     found["Session.append_large"] = lambda: _run(call.append_large({}))
     found["Store.room"] = lambda: _run(store.room())

@@ -21,6 +21,8 @@ from engine import (
     UsageError,
 )
 from engine.artifacts import INLINE_BYTES_MAX, content_addresses, content_name
+from engine.spaces import Space
+from engine.values import Present
 from eventlog.limits import MEDIA_TYPE_BYTES_MAX, MIB
 from tests.unit.belongings import HANG_S, USER, copy
 
@@ -223,6 +225,26 @@ def test_a_moment_of_a_deleted_session_gives_no_content(
     for read in reads:
         with pytest.raises(SessionGoneError):
             read()
+
+
+def test_a_version_that_is_written_while_versions_are_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times and versions were read one after the other: a version that came between had no time,
+    and ended the call with a KeyError."""
+    call = store.session("a")
+    first = call.artifacts.write("out", "x").result(HANG_S)
+    real = Present.all
+
+    def all_of(values: Present, space: Space) -> Any:
+        monkeypatch.undo()
+        seen = real(values, space)
+        call.artifacts.write("out", "y").result(HANG_S)
+        return seen
+
+    monkeypatch.setattr(Present, "all", all_of)
+    assert [each.version for each in call.artifacts.versions("out")] == [first.first]
+    assert len(call.artifacts.versions("out")) == 2
 
 
 def test_a_session_made_anew_while_a_content_is_read(

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from engine import Session, Store
-from engine.branches import Branch, PathPage
+from engine.branches import Branch, Link, PathPage
 from eventlog.ack import Ack
 from eventlog.errors import (
     AppendConflictError,
     DuplicateIdError,
     FormatVersionError,
     IdempotencyConflictError,
+    InvalidNameError,
     SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
@@ -305,11 +306,11 @@ def test_a_path_is_asked_for_by_leaf_or_by_cursor(call: Session) -> None:
 @pytest.mark.parametrize(
     ("parent", "reason"),
     [
-        pytest.param(9, "does not come before", id="missing"),
-        pytest.param(3, "does not come before", id="itself"),
+        pytest.param(9, "session 'call' has no event 9\\b", id="missing"),
+        pytest.param(3, "session 'call' has no event 3\\b", id="itself"),
         pytest.param(2, "no event of the history", id="control"),
         pytest.param("elsewhere", "of another session", id="foreign"),
-        pytest.param("nowhere", "there is no event", id="unknown-id"),
+        pytest.param("nowhere", "there is no event with id 'nowhere'", id="unknown-id"),
         pytest.param("me", "cannot follow itself", id="its-own-id"),
         pytest.param("ff.0000000000", "of another session", id="foreign-made-id"),
     ],
@@ -428,9 +429,18 @@ def test_what_stands_beside_the_history_follows_nothing(call: Session) -> None:
 def test_a_link_says_what_an_event_answers(call: Session) -> None:
     say(call, 4)
     call.link(3, [0, 1, 2]).result()
+    assert call.links(3) == [Link(3, (0, 1, 2), 4)]
     (event,) = call.events(kinds=("link",))
     assert event.body == {"event": 3, "answers": [0, 1, 2]}
     assert call.head == 3
+    call.link(2, (0,)).result()  # type: ignore[arg-type]
+    say(call)
+    assert call.links() == [Link(3, (0, 1, 2), 4), Link(2, (0,), 5)]
+    assert call.links(3) == call.links(1) == [Link(3, (0, 1, 2), 4)]
+    assert call.links(0) == call.links()
+    assert call.links(6) == asyncio.run(call.links_async(6)) == []
+    with pytest.raises(UsageError, match="cannot answer itself"):
+        call.link(1, [0, 1])
     with pytest.raises(UsageError):
         call.link(3, [9])
     with pytest.raises(UsageError):
@@ -724,6 +734,35 @@ def test_a_purge_below_the_first_fork_tells_of_branch_0(
     store.rebuild()
 
 
+@pytest.mark.parametrize("parent", [3, 10, 20, 28])
+@pytest.mark.parametrize("first", [1, 4, 12, 29, 30, 31])
+def test_a_purge_below_what_is_sealed_keeps_the_tip_of_branch_0(
+    checked_store: Open, parent: int, first: int
+) -> None:
+    """Of a session that had begun to branch, and was linear as far as it was sealed, the row said
+    that branch 0 ended at the floor of the purge, though its events above that were there."""
+    store = checked_store(snapshot_frequency=4)
+    call = store.session("call")
+    call.append_many([{"n": n} for n in range(30)]).result()
+    store.flush()
+    info = call.info()
+    assert info is not None and info.unsealed_count == 0
+    call.append({"n": 30}, parent=parent).result()
+    before = call.branches()
+    call.purge(first).result()
+    assert store.check().ok
+    for _ in range(2):
+        assert [branch.leaf for branch in call.branches()] == [branch.leaf for branch in before]
+        assert call.branches()[0].updated_us == before[0].updated_us
+        call.append_many([{"n": n} for n in range(30)]).result()
+        store.flush()
+        assert store.check().ok
+        before = [before[0], *call.branches()[1:]]
+    store.close()
+    call = checked_store().session("call")
+    assert [branch.leaf for branch in call.branches()] == [branch.leaf for branch in before]
+
+
 def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     checked_store: Callable[..., Store], store_path: Path
 ) -> None:
@@ -739,3 +778,17 @@ def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     there = copied.session("a")
     assert [event.branch for event in there.events()] == [event.branch for event in call.events()]
     assert there.branches() == call.branches()
+
+
+@pytest.mark.parametrize("name", ["0", "3", "007"])
+def test_a_number_is_no_name_of_a_branch(store: Store, name: str) -> None:
+    """A branch could be called "3", which the command line takes for the branch of that number."""
+    call = store.session("call-1")
+    call.append({"n": 0}).result()
+    for given in (lambda: call.name_branch(name), lambda: call.fork(0, name=name)):
+        with pytest.raises(InvalidNameError, match="is a number"):
+            given()
+    assert [branch.names for branch in call.branches()] == [()]
+    call.unname_branch(name).result()
+    call.name_branch(f"b{name}").result()
+    assert call.path(f"b{name}").events[-1].sequence == 0

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from engine import Compaction, Session, Store
-from engine.modelview import summary_message
+from engine.modelview import SUMMARY_PREFIX, summary_message
+from engine.toolgroups import NO_RESULT
 from eventlog.errors import (
     AppendConflictError,
+    ConflictError,
     InvalidMessageError,
     SessionNotFoundError,
     TrimmedError,
@@ -384,12 +386,63 @@ def test_without_being_told_an_unanswered_call_is_open_until_the_model_went_on(
     done = call.compact(lambda _: "s", keep_last=0)
     assert done is not None and done.through == 3
     put(call, user("never mind"))
-    assert call.compact(lambda _: "s", keep_last=0) is None
+    with pytest.raises(ConflictError):
+        call.compact(lambda _: "s", keep_last=0)
     put(call, says("fine"))
     given: list[Any] = []
     done = call.compact(lambda messages: given.extend(messages) or "t", keep_last=0)  # type: ignore[func-returns-value]
     assert done is not None and done.through == 7
     assert [each.get("tool_call_id") for each in given] == [None, None, "c1", None, None]
+
+
+def test_an_open_call_that_is_in_the_way_is_named(store: Store, call: Session) -> None:
+    """One call that was never closed stopped every later compaction, and nothing said why.
+
+    `compact` gave None, as with nothing to summarise.
+    """
+
+    def never(_: Any) -> str:
+        raise AssertionError("a call is open")
+
+    talk(call, 2)
+    call.compact(lambda _: "s", keep_last=0)
+    put(call, asks("c1"))
+    call.tool_calls.open("c1", "lookup").result()
+    talk(call, 12)
+    opened = next(event.sequence for event in call.events() if event.body == asks("c1"))
+    before = store.last_position
+    with pytest.raises(ConflictError, match=f"tool call 'c1' of event {opened} ") as caught:
+        call.compact(never, keep_last=2)
+    assert caught.value.current == "c1" and "running" in caught.value.hint
+    with pytest.raises(ConflictError, match="'c1'"):
+        asyncio.run(call.compact_async(never, keep_last=2))
+    assert call.compact(never, keep_last=99) is None  # there is nothing but what is kept
+    assert store.last_position == before
+    assert call.compact(lambda _: "t", keep_last=2, running=[]) is not None
+
+
+def test_a_summary_to_be_awaited_is_refused_before_anything(store: Store, call: Session) -> None:
+    """It was a summariser that gave no text, and a coroutine that nobody awaited."""
+    asked: list[int] = []
+
+    async def summarize(_: Any) -> str:
+        asked.append(1)
+        return "s"
+
+    talk(call, 12)
+    before = store.last_position
+    for given in (summarize, lambda messages: summarize(messages)):
+        with pytest.raises(UsageError) as caught:
+            call.compact(given)  # type: ignore[arg-type]
+        assert "compact_async" in caught.value.hint
+    assert (store.last_position, asked) == (before, [])
+    assert asyncio.run(call.compact_async(summarize)) is not None
+
+
+def test_what_views_say_of_themselves_is_documented(call: Session) -> None:
+    assert SUMMARY_PREFIX.strip() in (Session.window.__doc__ or "")
+    assert SUMMARY_PREFIX.strip() in (Session.compact.__doc__ or "")
+    assert NO_RESULT in " ".join((Session.window.__doc__ or "").split())
 
 
 # What is none

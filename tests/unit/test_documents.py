@@ -23,8 +23,11 @@ from engine import (
     Store,
 )
 from engine.documents import APPENDED, Documents, _digest
-from engine.hidden import DOTS, any_session, hidden_name, is_hidden, split_hidden
+from engine.hidden import any_session
+from engine.hiddennames import DOTS, hidden_name, session_words, split_hidden
 from engine.spaces import Space
+from engine.values import Present
+from eventlog.keys import derived_name, is_hidden
 from eventlog.limits import NAME_BYTES_MAX
 from tests.unit.belongings import HANG_S, USER
 from turnlog.stores import session_names
@@ -125,6 +128,30 @@ def test_concurrent_appends_all_stay(checked_store: Callable[..., Store]) -> Non
     for number in range(6):
         mine = [each for each in parts if each.startswith(f"{number}.")]
         assert mine == [f"{number}.{count}" for count in range(10)]
+
+
+def test_a_delete_leaves_nothing_of_an_append_that_it_did_not_see(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was read after the keys: an append in between was not compared, and its text
+    came back with the next document of the name."""
+    call = store.session("a")
+    call.documents.append("d", "one").result(HANG_S)
+    real = Present.all
+
+    def all_of(values: Present, space: Space) -> Any:
+        monkeypatch.undo()
+        seen = real(values, space)
+        call.documents.append("d", "between").result(HANG_S)
+        return seen
+
+    monkeypatch.setattr(Present, "all", all_of)
+    with pytest.raises(AppendConflictError):
+        call.documents.delete("d").result(HANG_S)
+    assert call.documents.read("d") == "onebetween"
+    call.documents.delete("d").result(HANG_S)
+    call.documents.append("d", "new").result(HANG_S)
+    assert call.documents.read("d") == "new"
 
 
 def test_a_write_that_did_not_see_an_append_is_not_followed_by_it(
@@ -263,3 +290,26 @@ def test_a_key_of_a_write_does_not_stand_for_the_appends_that_it_takes_away(stor
     documents.write("N", "X", idempotency_key="l").result()
     rows = store.session("a")._values.all(Space.DOCUMENTS)
     assert not [key for key in rows if key.startswith(_digest("N") + APPENDED)]
+
+
+def test_what_was_erased_is_told_in_words(store: Store) -> None:
+    """Receipts named sessions of the store's own, by 512 dots and what only the store reads."""
+    acme = store.tenant("acme")
+    acme.session("s", user_id="u2").append({"n": 1}).result()
+    acme.session("s").alias("also").result()
+    acme.user("u2").documents.write("notes", "a").result()
+    acme.documents.write("notes", "b").result()
+    assert [event.is_hidden for event in store.read() if event.kind == "documents"] == [True] * 2
+    assert not any(event.is_hidden for event in acme.session("s").events())
+    receipts = acme.erase_user("u2")
+    found = {(each.what, each.session) for each in receipts}
+    assert found == {("session 's'", "s"), ("documents of user 'u2'", None)}
+    rest = {(each.what, each.session) for each in store.erase_tenant("acme")}
+    assert rest == {("documents of the tenant", None), ("index of aliases", None)}
+
+
+def test_words_for_each_session() -> None:
+    assert session_words("s") == "session 's'"
+    assert session_words(hidden_name("notes")) == "notes of the tenant"
+    assert session_words(derived_name("projection.00")) == "progress of a projection"
+    assert session_words("." * 600) == "a session that nobody can name"

@@ -8,7 +8,7 @@ import pytest
 
 from engine import Store
 from eventlog import errors
-from eventlog.errors import ConflictError, InvalidNameError, TurnlogError
+from eventlog.errors import AppendConflictError, ConflictError, InvalidNameError, TurnlogError
 
 
 def shown(error: BaseException) -> list[str]:
@@ -54,3 +54,38 @@ def test_every_class_has_a_hint_of_its_own() -> None:
     ]
     assert len(kinds) > 20
     assert all([each.default_hint != TurnlogError.default_hint for each in kinds])
+
+
+def test_a_conflict_names_what_the_caller_named(store: Store) -> None:
+    """Conflicts told of digests, of `runs 'r1'` with version -1, and of events to come before."""
+    call = store.session("c")
+    call.append({"n": 1}).result()
+    call.documents.write("notes", "a").result()
+    call.runs.begin("r1").result()
+    call.tool_calls.open("c1", "f").result()
+    call.update_state({"v": 1}).result()
+    refused = [
+        (
+            call.documents.write("notes", "b", expected_version=0),
+            "document 'notes' has version 1, ",
+        ),
+        (
+            call.documents.delete("no", expected_version=3),
+            "document 'no' does not exist; version 3 ",
+        ),
+        (call.runs.begin("r1"), "run 'r1' exists already, with version 2"),
+        (call.tool_calls.open("c1", "f"), "tool call 'c1' exists already, with version 3"),
+        (call.update_state({"v": 2}, expected={"v": 2}), "variable 'v' has version 4, not 2"),
+        (call.append({"n": 2}, parent=777), "session 'c' has no event 777"),
+        (call.checkout(777), "session 'c' has no event 777"),
+        (call.name_branch("z", 777), "session 'c' has no event 777"),
+        (call.record_usage(input_tokens=1, event="zz"), "there is no event with id 'zz'"),
+    ]
+    for ack, reason in refused:
+        with pytest.raises(AppendConflictError) as caught:
+            ack.result(10)
+        assert str(caught.value).startswith(reason)
+        assert "branch" not in caught.value.hint
+    with pytest.raises(AppendConflictError) as caught:
+        call.append({"n": 2}, parent="zz").result(10)
+    assert "branches()" in caught.value.hint

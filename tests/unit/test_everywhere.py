@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from engine import InvalidMessageError, InvalidNameError, LimitExceededError, Session, Store
-from tests.model.model import exact
+from tests.model.answers import exact
 from tests.model.programs import SPECIAL_BODIES, values
 from tests.model.staging import HANG_S, REPOSITORY
 

@@ -244,6 +244,8 @@ BAD: dict[str, tuple[type[Exception], Callable[[Any], object]]] = {
     "metadata is a list": (UsageError, lambda call: call.update_metadata([])),
     "metadata twice": (UsageError, lambda call: call.update_metadata({"a": 1}, delete=["a"])),
     "metadata key is empty": (InvalidNameError, lambda call: call.update_metadata({"": 1})),
+    "its own parent": (UsageError, lambda call: call.set_parent(call.name)),
+    "related to itself": (UsageError, lambda call: call.relate(call.name)),
     "parent is empty": (InvalidNameError, lambda call: call.set_parent("")),
     "parent's event is none": (UsageError, lambda call: call.set_parent("a", -1)),
     "related is empty": (InvalidNameError, lambda call: call.relate("")),

@@ -169,7 +169,7 @@ FAILURES: dict[str, Callable[[Store, Session], Any]] = {
     "clone": lambda store, call: call.clone("taken"),
     "purge": lambda store, call: call.purge(999),
     "state": lambda store, call: call.update_state({"a": 1}, expected={"a": 77}),
-    "usage": lambda store, call: call.record_usage(event=999),
+    "usage": lambda store, call: call.record_usage(seconds=1, event=999),
     "artifact": lambda store, call: call.artifacts.write("a", "x", event=999),
     "document": lambda store, call: call.documents.write("d", "x", expected_version=99),
     "delete of another": lambda store, call: store.session("nobody").delete(),

@@ -382,3 +382,22 @@ def test_every_refusal_of_a_load_is_heard(store_path: Path) -> None:
         with pytest.raises(DuplicateIdError):
             store.load(lines)
         assert [store.session(name).exists for name in "abcd"] == [True, False, False, False]
+
+
+def test_what_was_purged_here_is_counted_apart(checked_store: Callable[..., Store]) -> None:
+    """Lines of purged events were counted among those that the store has, and nothing was said.
+
+    They stay purged, and a store that does not have the session takes them.
+    """
+    store = checked_store()
+    call = store.session("c")
+    for number in range(9):
+        call.append({"n": number}).result()
+    lines = [json.loads(line) for line in store.export_lines(call.events(last=6))]
+    call.purge(5).result()
+    assert store.load(lines) == LoadResult(0, 2, 5)
+    assert store.load(lines[:3]) == LoadResult(0, 0, 3)
+    info = call.info()
+    assert info is not None and info.first_sequence == 5
+    call.delete().result()
+    assert store.load(lines) == LoadResult(7, 0)

@@ -10,7 +10,8 @@ import pytest
 
 from engine import Store
 from tests.model.actors import Worker, Workers
-from tests.model.model import Append, Create, Events, History, New, Placed, Sessions
+from tests.model.answers import Placed
+from tests.model.operations import Append, Create, Events, History, New, Sessions
 from tests.model.staging import HANG_S, in_threads
 
 COUNT = 8

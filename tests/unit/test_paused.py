@@ -14,7 +14,7 @@ import pytest
 from engine import AppendConflictError, Event, RetentionPolicy, Session, SessionPage, Store
 from engine.branches import PathPage
 from tests.model.actors import Workers
-from tests.model.model import Append, New
+from tests.model.operations import Append, New
 from tests.model.staging import HANG_S
 
 COUNT = 700  # messages, more than two pages

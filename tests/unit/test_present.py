@@ -325,6 +325,17 @@ def test_rows_of_loose_events_take_a_bounded_part_of_memory(checked_store: Open)
     assert memory["present_bytes"] <= memory["present_bytes_max"]
 
 
+def test_what_was_asked_for_longest_ago_goes_first(checked_store: Open) -> None:
+    """A session that was asked for again kept its old place, and went before one asked for once."""
+    store = checked_store()
+    present = PresentRows(store._rows[Space.VARIABLES].projection, names_max=2)
+    for name in "abc":
+        store.session(name).update_state({"v": name}).result(HANG_S)
+    for name, kept in (("a", [1]), ("b", [1, 2]), ("a", [2, 1]), ("c", [1, 3])):
+        assert store._log.views.present_row(("", name), present, subkey_of("v")) is not None
+        assert list(present._looked) == kept
+
+
 @pytest.mark.parametrize("wanted", ["r0", "r3", "never there"])
 def test_a_row_whose_key_is_damaged_is_not_one_that_is_not_there(
     checked_store: Open, wanted: str, tmp_path: Any

@@ -151,6 +151,29 @@ def test_a_checkpoint_is_no_reason_for_another(store: Store) -> None:
             assert store.last_position == last
 
 
+def test_cycles_without_work_write_nothing_and_the_lag_reaches_zero(store: Store) -> None:
+    """Each cycle wrote that there was an owner and that there was none, two positions of the log.
+
+    So a projection that had seen everything lagged behind its own bookkeeping for ever.
+    """
+    tenants = store.tenant("acme")
+    tenants.session("s").append({"n": 1}).result(HANG_S)
+    totals = Totals()
+    projection = store.projection("totals", totals)
+    assert projection.lag() == 1
+    assert once(store, totals) == 1
+    last = store.last_position
+    assert [once(store, totals) for _ in range(10)] == [0] * 10
+    assert store.last_position == last
+    assert projection.lag() == 0
+    assert run(projection.lag_async()) == 0
+    assert store.tenants() == ["acme"]
+    assert store.projection("totals", totals, kinds=["label"], tenant="acme").lag() == 0
+    say(store, 2, 3)
+    assert projection.lag() == 2
+    assert store.tenants() == ["acme", ""]
+
+
 def test_what_others_wrote_moves_the_checkpoint_now_and_then(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

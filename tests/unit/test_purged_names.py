@@ -1,4 +1,4 @@
-"""Exports of purged sessions whose purged events had names."""
+"""Exports of purged sessions that have names or branches."""
 
 from __future__ import annotations
 
@@ -37,3 +37,29 @@ def test_an_export_of_a_purged_session_with_a_named_event_can_be_loaded(
             other.load(map(json.loads, lines))
             assert list(other.export_lines(other.read())) == lines
             assert [branch.names for branch in other.session("call").branches()] == names
+
+
+def test_a_purge_before_the_first_message_tells_the_branch_of_then(
+    checked_store: Callable[..., Store],
+) -> None:
+    """The base told the branch of the sealed head of now where no message lay below the purge.
+
+    A session that begins with state and branches later had a base that no load takes.
+    """
+    with checked_store(snapshot_frequency=3) as store:
+        session = store.session("call")
+        session.update_state({"a": 1}).result(HANG_S)  # 0
+        session.update_state({"a": 2}).result(HANG_S)
+        for number in range(2):
+            session.append({"role": "user", "content": f"{number}"}).result(HANG_S)  # 2, 3
+        session.append({"role": "user", "content": "other"}, parent=2).result(HANG_S)
+        session.append({"role": "user", "content": "more"}).result(HANG_S)
+        store.flush(HANG_S)
+        session.purge(1).result(HANG_S)
+        assert store.check().ok
+        (base,) = session.events(kinds=["base"])
+        lines = list(store.export_lines(store.read()))
+        with checked_store(store.path.parent / "other") as other:
+            other.load(map(json.loads, lines))
+            assert list(other.export_lines(other.read())) == lines
+        assert (base.body["branch_count"], base.body["head_branch"]) == (1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,22 @@ def test_the_leaf_of_a_branch_that_was_sealed_before_the_session_branched(
         before[1] = (1, session.head, True)
     assert session.append(said("6"), parent=2 if first < 3 else session.head).result()
     assert len(session.branches()) == 2
+
+
+def test_a_name_that_was_given_by_an_event_that_was_purged_is_loaded(
+    checked_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    """An export of a linear session was refused when its branch was named by an event of it that
+    was purged since: nothing told the loader the branch of that one.
+    """
+    store = checked_store()
+    session = store.session("a")
+    session.append_many([said(str(number)) for number in range(3)]).result()
+    session.name_branch("main", 0).result()
+    session.purge(2).result()
+    lines = list(store.export_lines(session.events()))
+    copy = checked_store(tmp_path / "copy")
+    copy.load(map(json.loads, lines))
+    made = copy.session("a")
+    assert list(copy.export_lines(made.events())) == lines
+    assert [(branch.names, branch.leaf) for branch in made.branches()] == [(("main",), 2)]

@@ -361,6 +361,22 @@ def test_lines_that_no_redaction_makes_are_refused(
     assert type(caught.value).__name__ == "DamagedInputError"
 
 
+def test_a_clone_of_a_path_is_not_told_what_was_redacted_off_it(opened: Store) -> None:
+    """An event that was not copied was noted too, under the place of the next copy: the clone said
+    that a live event of its own had been redacted."""
+    session = opened.session("a")
+    session.append_many([{"n": number} for number in range(3)]).result(HANG_S)
+    session.checkout(0).result(HANG_S)
+    session.append({"n": 3}).result(HANG_S)
+    session.redact(1, 2)
+    leaf = session.append({"n": 4}).result(HANG_S).last
+    part = session.clone("part", leaf=leaf)
+    assert [body["n"] for body in part.history()] == [0, 3, 4]
+    assert list(part.events(kinds=["redaction"])) == []
+    told = [event.body for event in session.clone("all").events(kinds=["redaction"])]
+    assert told == [{"first": 1, "last": 2}]
+
+
 def test_a_clone_is_redacted_too(opened: Store) -> None:
     session = plant(opened, "sealed")
     session.update_state({"a": 1}).result(HANG_S)

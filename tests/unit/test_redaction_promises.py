@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from engine import Store
+import pytest
+
+from engine import CorruptionError, Store
 
 HANG_S = 60.0
 SECRET = "geheimnis-4711"
@@ -90,3 +92,45 @@ def test_a_read_in_the_moment_of_the_first_look_gives_no_redacted_body(
         store._log.cache.on_begin.remove(read_beside)
     beside[0].join(HANG_S)
     assert seen == [[None, None]]
+
+
+def test_damage_behind_the_range_does_not_keep_it_from_being_said(tmp_path: Any) -> None:
+    """Summaries are looked for behind the range: what was damaged there kept it from being said."""
+    store = Store.open(tmp_path / "damaged", snapshot_frequency=4)
+    session = store.session("call")
+    for number in range(8):
+        session.append(ask(number)).result(HANG_S)
+    store.flush(HANG_S)
+    session.append_event("compaction", {"summary": "s", "data": {"through": 0}}).result(HANG_S)
+    for number in range(8, 16):
+        session.append(ask(number)).result(HANG_S)
+    store.flush(HANG_S)
+
+    class Break:
+        """A task that flips a bit of the segment that holds the compaction."""
+
+        done = False
+
+        def step(self, tables: Any, record: Any) -> Any:
+            keys = [
+                (key, value)
+                for key, value in tables.rows("segment")
+                if int.from_bytes(key[8:], "big") >= 8
+            ]
+            key, value = keys[0]
+            broken = value[:-1] + bytes([value[-1] ^ 1])
+            tables.transaction.put(key, broken, db=tables.tables["segment"])
+            self.done = True
+            return record
+
+    store._log.writer.run(Break())
+    store.close()
+    with Store.open(tmp_path / "damaged") as store:
+        session = store.session("call")
+        for _ in range(2):
+            with pytest.raises(CorruptionError):
+                session.redact(1, 2)
+        assert [session.event(sequence).redacted for sequence in (1, 2)] == [True, True]
+        last = session.info().last_sequence  # type: ignore[union-attr]
+        assert last > 16, "it was redacted, and no event says so"
+        assert session.event(last).kind == "redaction"

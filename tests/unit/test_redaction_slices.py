@@ -88,6 +88,32 @@ def test_slices_end_where_their_bounds_are(
         require_redacted(event)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_passed_over_counts_in_a_slice(
+    opened: Store, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A slice was bounded by what it redacted: one of events that were redacted before, or of kinds
+    that are kept, looked at all of them in one transaction."""
+    session = plant(opened, place)
+    count = session.info().event_count  # type: ignore[union-attr]
+    number = session.info().number  # type: ignore[union-attr]
+    session.redact(0, count - 1)
+    monkeypatch.setattr(redaction, "COMMIT_EVENTS_MAX", 4)
+    looked: list[int] = [0]
+    real = Redact.step
+
+    def step(task: Redact, *given: Any) -> Any:
+        changed = real(task, *given)
+        looked.append(task.redacted.already)
+        return changed
+
+    monkeypatch.setattr(Redact, "step", step)
+    assert session.redact(0, count - 1).already_count == count
+    longest = max((prefix.count for _, prefix in segments_of(opened, number)), default=1)
+    steps = [after - before for before, after in zip(looked, looked[1:], strict=False)]
+    assert sum(steps) == count and max(steps) <= 4 + longest - 1
+
+
 def test_with_a_full_disk_slices_are_small(opened: Store) -> None:
     session = plant(opened, "loose")
     seen: list[int] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine import Session, Store
+from engine import RetentionPolicy, Session, Store
 
 HANG_S = 60.0
 
@@ -108,3 +108,20 @@ def test_a_redacted_tool_result_does_not_begin_an_exchange(store: Store) -> None
     assert session.window(exchanges=1)[0] == ask("q2")
     session.redact(4, 4)
     assert session.window(exchanges=1) == [ask("q2"), say("a2")]
+
+
+def test_a_redacted_tool_result_does_not_keep_a_session_from_being_purged(store: Store) -> None:
+    """Its call was taken for one that is open, until the user had asked for something else.
+
+    So ``max_entries`` kept all from there on, and said that a call had no result yet.
+    """
+    session = store.session("call")
+    tell(session, ask("0"), call("a"), result("a"), say("1"))
+    for number in range(20):
+        session.append_event("step", {"number": number}).result(HANG_S)
+    session.redact(2, 2)
+    report = store.apply_retention(RetentionPolicy(max_entries=3))
+    assert [each.reasons for each in report.excess] == []
+    info = session.info()
+    assert info is not None
+    assert info.first_sequence > 1

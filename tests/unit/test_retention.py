@@ -573,6 +573,11 @@ def test_an_archive_that_cannot_be_written_lets_nothing_go(store: Store, tmp_pat
     policy = RetentionPolicy(max_total_bytes=0)
     with pytest.raises(UsageError, match="exists"):
         store.apply_retention(policy, archive=taken)
+    # Refused at once: also where nothing would go, and by a dry run.
+    nothing = RetentionPolicy(max_entries=100)
+    for rules, is_dry in ((policy, True), (nothing, False), (nothing, True)):
+        with pytest.raises(UsageError, match="exists"):
+            store.apply_retention(rules, archive=taken, dry_run=is_dry)
     with pytest.raises(Exception, match="no folder"):
         store.apply_retention(policy, archive=tmp_path / "none" / "archive")
     for bad in (5, "", "a\0b"):

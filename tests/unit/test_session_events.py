@@ -347,3 +347,14 @@ def test_positions_may_grow_as_they_like(store_path: Path, start: int) -> None:
         with store.subscribe(after=start + 4_999) as subscription:
             last = [event.position for event in islice(iter(subscription), 2)]
         assert last == [start + 5_000, start + 5_001]
+
+
+def test_an_event_is_printed_as_what_it_is(store: Store) -> None:
+    """`print(event)` gave `position 1`, and nothing told a redacted event from one of no body."""
+    call = store.session("s")
+    call.append({"role": "user", "content": "hello"}).result()
+    event = call.event(0)
+    assert str(event) == repr(event) and "'hello'" in str(event) and "sequence=0" in str(event)
+    assert f"{event}" == "position 1"  # what errors name
+    call.redact(0, 0)
+    assert str(call.event(0)).endswith("kind='message', redacted)")

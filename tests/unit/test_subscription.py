@@ -613,3 +613,33 @@ def test_a_followed_branch_is_of_one_session(store: Store) -> None:
     branched(store)
     with pytest.raises(SessionGoneError):
         next(iter(events))
+
+
+def test_a_subscription_is_an_iterator_of_both_kinds(store: Store) -> None:
+    """Its docstring told of ``anext(events)``, which raised: it was an iterable only.
+
+    ``next`` and ``anext`` take from it what ``for`` would, also in turn, and end with it.
+    """
+    call = store.session("s")
+    call.append_many([{"n": n} for n in range(5)]).result(HANG_S)
+
+    async def follow() -> None:
+        async with call.subscribe(after=-1) as events:
+            assert (await asyncio.wait_for(anext(events), HANG_S)).body["n"] == 0
+            assert next(events).body["n"] == 1
+            for event in events:
+                assert event.body["n"] == 2
+                break
+            async for event in events:
+                assert event.body["n"] == 3
+                break
+            assert (await anext(events)).body["n"] == 4
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0)
+            await call.append({"n": 5})
+            assert (await asyncio.wait_for(anext(events), HANG_S)).body["n"] == 5
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+        assert next(events, None) is None
+
+    asyncio.run(follow())

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from engine import AppendConflictError, Session, Store
-from tests.model.actors import Workers, perform
-from tests.model.model import Append, New, Placed, Refused
+from tests.model.actors import Workers
+from tests.model.answers import Placed, Refused
+from tests.model.operations import Append, New
+from tests.model.performing import perform
 from tests.model.staging import HANG_S, in_threads
 
 Open = Callable[..., Store]

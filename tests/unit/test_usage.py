@@ -17,13 +17,16 @@ from engine import (
     FormatVersionError,
     IdempotencyConflictError,
     InvalidMessageError,
+    SessionGoneError,
     Store,
     TrimmedError,
     UsageError,
 )
 from engine.export import escape
+from engine.spaces import Space
 from engine.usage import Usage
 from engine.usagebody import COUNTERS
+from engine.values import Present
 from engine.variables import store_value
 from tests import old_store
 from tests.unit.belongings import HANG_S, USER, copy, fill, told
@@ -35,6 +38,38 @@ def tokens(usage: Usage) -> tuple[int, int, int]:
     """Records, tokens in, tokens out."""
     counts = usage.totals.counts
     return usage.totals.record_count, counts["input_tokens"], counts["output_tokens"]
+
+
+@pytest.mark.parametrize("way", ["session", "tenant"])
+def test_records_and_their_user_are_of_one_incarnation(
+    store: Store, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Records and the user in the facts were read from whatever session had the name: records of
+    one that was deleted meanwhile counted as used by the user of the next one."""
+    acme = store.tenant("acme")
+    session = acme.session("a", user_id="old")
+    session.append({"role": "user"}).result(HANG_S)
+    session.record_usage(input_tokens=3).result(HANG_S)
+    real = Present.all
+
+    def all_of(values: Present, space: Space) -> Any:
+        monkeypatch.undo()
+        found = real(values, space)
+        session.delete().result(HANG_S)
+        again = acme.session("a")
+        again.append({"role": "user"}).result(HANG_S)
+        again.set_owner(user_id="new").result(HANG_S)
+        again.record_usage(input_tokens=5).result(HANG_S)
+        return found
+
+    monkeypatch.setattr(Present, "all", all_of)
+    if way == "session":
+        with pytest.raises(SessionGoneError):
+            session.usage()
+    else:
+        assert {
+            user: each.counts["input_tokens"] for user, each in acme.usage().by_user.items()
+        } == {"new": 5}
 
 
 def test_records_are_numbered_and_summed_by_scope(store: Store) -> None:
@@ -204,7 +239,7 @@ def test_usage_belongs_to_an_event_of_the_history(store: Store, event: Any) -> N
     store.session("b").append(USER, id="other").result(HANG_S)
     for wrong in (event, "other"):
         with pytest.raises(AppendConflictError):
-            call.record_usage(event=wrong).result(HANG_S)
+            call.record_usage(seconds=1, event=wrong).result(HANG_S)
     assert call.info().event_count == 2  # type: ignore[union-attr]
 
 
@@ -212,6 +247,8 @@ def test_usage_belongs_to_an_event_of_the_history(store: Store, event: Any) -> N
     "wrong",
     [
         {"scope": "week"},
+        {},  # it was stored, and counted as a record
+        {"model": "m", "user_id": "u", "currency": "EUR"},
         {"input_tokens": -1},
         {"input_tokens": 1.5},
         {"input_tokens": True},
@@ -466,7 +503,7 @@ def test_a_store_of_version_1_has_none(tmp_path: Path) -> None:
     with Store.open(tmp_path / "old") as store:
         call = store.session("new")
         for refused in (
-            call.record_usage,
+            lambda: call.record_usage(seconds=1),
             lambda: call.documents.write("a", "b"),
             lambda: call.artifacts.write("a", "b"),
             lambda: call.runs.begin("a"),

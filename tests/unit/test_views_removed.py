@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from engine import Store
+from eventlog.hotlog import PARTITION
+from eventlog.redaction import Redact
 from eventlog.tables import ReadTables
+from tests.unit.redacted import HANG_S, stay_loose
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["loose", "sealed"])
@@ -102,3 +105,64 @@ def test_two_reads_of_different_age_do_not_share_what_they_know(store: Store) ->
         origin, first = newer[0](tables, 1)
         assert looked == [1, 1], "it believed what the older read knew"
     assert (origin.name, first) == ("", 1)
+
+
+class _Cleared:
+    """An index that is dropped, and refilled by half, right after one of its marks was looked at.
+
+    Position and generation are what a read compares to know that nobody dropped it meanwhile.
+    """
+
+    def __init__(self, real: Any, drop: Callable[[], None]) -> None:
+        self._real = real
+        self._drop: Callable[[], None] | None = drop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name in ("position", "generation") and self._drop is not None:
+            drop, self._drop = self._drop, None
+            drop()
+        return found
+
+
+def test_a_read_sees_that_memory_is_half_refilled(checked_store: Callable[..., Store]) -> None:
+    """A read took the position of before and the generation of after memory was dropped.
+
+    Then nothing told it that the session's list was on its way, and it missed durable events.
+    """
+    store = checked_store()
+    stay_loose(store)
+    other, session = store.session("other"), store.session("a")
+    other.append({"n": 0}).result(HANG_S)
+    session.append_many([{"n": number} for number in range(8)]).result(HANG_S)
+    views: Any = store._log.views
+    index = views._index
+
+    class Stopped(Exception):
+        """As far as the refill got by then."""
+
+    def drop() -> None:
+        log = store._log  # a slice, which raises the generation and appends nothing
+        log.writer.run(Redact(1, 0, 0, index, log.writer.pause, lambda: False))
+        with views.transaction() as tables:
+            record = tables.commit_record()
+            hot = tables.hot_log(record)
+
+            def half(first: int) -> Any:
+                for place, item in enumerate(hot.read(PARTITION, first, 9)):
+                    if place == 5:
+                        raise Stopped
+                    yield item
+
+            index.clear()
+            with pytest.raises(Stopped):
+                index.catch_up(
+                    record, half, tables.load_row, lambda *_: b"", lambda: None, lambda *_: None
+                )
+
+    assert len(session.history()) == 8
+    views._index = cleared = _Cleared(index, drop)
+    history = session.history()
+    views._index = index
+    assert cleared._drop is None
+    assert [body["n"] for body in history] == list(range(8))

@@ -220,11 +220,18 @@ def import_(
 ) -> None:
     """Import sessions from files.
 
-    What the store has already is skipped. A damaged session is named and left out, all others are
-    imported, and the exit code is 3. So it is when a tree is mended: an event whose parent is
-    missing or follows it begins a path of its own, a record that is none or whose id came before is
-    left out, and each is named. An import that was broken off goes on where it stopped when
-    it is started again. Standard input and pipes are read as turnlog's own export.
+    What the store has already is skipped, and so is what was purged from a session that it has,
+    which cannot come back; then the exit code is 3. A damaged session is named and left out, all
+    others are imported, and the exit code is 3. So it is when a tree is mended: an event whose
+    parent is missing or follows it begins a path of its own, a record that is none or whose id came
+    before is left out, and each is named. A session that was mended, such as a fragment of a tree,
+    is another one than the complete one, which is then refused: --strict leaves the fragment out.
+    An import that was broken off goes on where it stopped when it is started again. Standard input
+    and pipes are read as turnlog's own export.
+
+    Turnlog's own lines tell when events were recorded, and keep that. Of other formats the time of
+    the import is recorded: by that, sessions are young for `turnlog sessions` and for
+    `turnlog retention --max-age`, however old what they hold is.
     """
     from turnlog.verbs import import_sessions
 
@@ -294,7 +301,9 @@ listings.add_to(app)
 )
 def tail(
     store: StorePath,
-    count: Annotated[int, typer.Option("-n", min=0, metavar="N", help="The last N events.")] = 10,
+    count: Annotated[
+        int, typer.Option("-n", "--limit", min=0, metavar="N", help="The last N events.")
+    ] = 10,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on as events are committed, until Ctrl-C.")
     ] = False,
@@ -304,7 +313,10 @@ def tail(
     tenant: AnyTenantName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest events, and follow the store."""
+    """Show the newest events, and follow the store.
+
+    With --session but without --tenant, the unnamed tenant is meant.
+    """
     from turnlog.verbs import tail_events
 
     leave(

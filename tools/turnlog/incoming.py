@@ -55,6 +55,7 @@ class Incoming:
     contents: list[Line]
     mends: Sequence[importers.Mend] = ()
     is_foreign: bool = False
+    purged: int = 0  # lines of events that the store purged
     tried: int = 0  # lines of a load that failed; of those some may have arrived
 
     @property
@@ -100,6 +101,8 @@ def prepared(file: str, parsed: importers.ParsedSession, tenant: str | None) -> 
         for key in _FACTS:
             line[key] = getattr(event, key)
         line["blobs"] = event.blobs
+        if event.branch is not None:
+            line["branch"] = event.branch
         lines.append(line)
     if not lines:
         # As a session that was created and nothing more; its facts are worth keeping.

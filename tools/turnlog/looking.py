@@ -20,8 +20,17 @@ OnBranch = Annotated[
     str | None,
     typer.Option(
         "--branch",
-        metavar="NAME|SEQUENCE",
-        help="Only the events from the root to a branch's newest event, or to this one.",
+        metavar="NAME|NUMBER",
+        help="Only the events from the root to a branch's newest one; see `turnlog branches`.",
+    ),
+]
+ToLeaf = Annotated[
+    int | None,
+    typer.Option(
+        "--leaf",
+        min=0,
+        metavar="SEQUENCE",
+        help="Only the events from the root to this one.",
     ),
 ]
 
@@ -43,6 +52,7 @@ def add_to(app: typer.Typer) -> None:
             "turnlog show calls.turnlog call-42 --limit 20",
             "turnlog show calls.turnlog call-42 --at 12 --state",
             "turnlog show calls.turnlog call-42 --branch retry",
+            "turnlog show calls.turnlog call-42 --leaf 12",
             "turnlog show calls.turnlog -- -odd-name",
         ),
     )(show)
@@ -62,10 +72,11 @@ def replay(
         ),
     ] = 0.0,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after N events.")
+        int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Stop after N events.")
     ] = None,
     at: Moment = None,
     branch: OnBranch = None,
+    leaf: ToLeaf = None,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +95,7 @@ def replay(
             limit=limit,
             at=at,
             branch=branch,
+            leaf=leaf,
             tenant=tenant,
             as_json=as_json,
         )
@@ -94,11 +106,13 @@ def show(
     store: StorePath,
     session: SessionName,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Only the last N events.")
+        int | None,
+        typer.Option("--limit", "-n", min=0, metavar="N", help="Only the last N events."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long entries.")] = False,
     at: Moment = None,
     branch: OnBranch = None,
+    leaf: ToLeaf = None,
     state: Annotated[
         bool, typer.Option("--state", help="Show its variables instead of its events.")
     ] = False,
@@ -119,6 +133,7 @@ def show(
             full=full,
             at=at,
             branch=branch,
+            leaf=leaf,
             variables=state,
             tenant=tenant,
             as_json=as_json,
@@ -131,8 +146,9 @@ def branches(
 ) -> None:
     """List the branches of a session as a tree.
 
-    Each with its names, the event that it follows, its newest event, and when that was recorded;
-    the branch that the head is on has a star.
+    Each with its number and names, either of which `show --branch` takes, the event that it
+    follows, its newest event, and when that was recorded; the branch that the head is on has a
+    star.
     """
     from turnlog.verbs import list_branches
 

@@ -63,7 +63,7 @@ def span_of(option: str, text: str) -> int:
         return int(digits) * _UNITS_S[unit] * 1_000_000
     raise UsageError(
         f"{option} {terminal.quote(text)} is no span of time",
-        hint="Give a whole number and s, m, h, d or w, like 90d.",
+        hint="Give a whole number and s, m (minutes), h, d or w, like 90d.",
     )
 
 

@@ -26,11 +26,18 @@ SessionName = Annotated[
     str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
 ]
 TenantName = Annotated[
-    str, typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one.")
+    str,
+    typer.Option(
+        "--tenant", metavar="NAME", help="The tenant; without it, the unnamed one, not all of them."
+    ),
 ]
 AnyTenantName = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Only this tenant; without it, all of them."),
+    typer.Option(
+        "--tenant",
+        metavar="NAME",
+        help="Only this tenant, '' for the unnamed one; without it, all of them.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 

@@ -75,6 +75,11 @@ def quote(name: str) -> str:
     return text if _PLAIN_NAME.fullmatch(text) else f"'{text}'"
 
 
+def quoted(text: str) -> str:
+    """What somebody wrote, such as a reason: escaped, and always in quotes."""
+    return f"'{escape(text)}'"
+
+
 def clipped(text: str) -> str:
     """A title as far as it fits beside other things on a line."""
     return text if len(text) <= CLIP_CHARS else f"{text[: CLIP_CHARS - 1]}…"

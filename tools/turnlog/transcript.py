@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.export import encode_line, escape
+from engine.hiddennames import session_words
 from turnlog import terminal
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ def entry(event: Event, offset_us: int, *, clip: int | None = CLIP_CHARS) -> Par
 def stray_entry(event: Event) -> Parts:
     """One entry among those of other sessions: when it was recorded and where it belongs."""
     label, style, text = _words(event)
-    where = terminal.quote(event.session)
+    where = terminal.escape(session_words(event.session))
+    if not event.is_hidden:
+        where = terminal.quote(event.session)
     if event.tenant:
         where = f"{terminal.quote(event.tenant)}/{where}"
     return [

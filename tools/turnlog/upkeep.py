@@ -29,7 +29,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobod
 
 ErasedTenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="The tenant; without it, the unnamed one."),
+    typer.Option(
+        "--tenant", metavar="NAME", help="The tenant; without it, the unnamed one, not all of them."
+    ),
 ]
 
 
@@ -64,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
         cls=Verb,
         epilog=example(
             "turnlog retention calls.turnlog --max-age 90d --dry-run",
-            "turnlog retention calls.turnlog --max-age 90d --archive old.jsonl --yes",
+            "turnlog retention calls.turnlog --max-age 90d --archive old-$(date +%F).jsonl --yes",
             "turnlog retention calls.turnlog --max-entries 10000 --tenant acme --yes --json",
         ),
     )(retention)
@@ -171,7 +173,9 @@ def hold(
 ) -> None:
     """Let no rule of retention remove a session, and no erasure of its user or tenant.
 
-    A session may have several holds, each with its reason, and is held until all are released.
+    A session may have several holds, each with its reason, and is held until all are released. A
+    hold binds rules, not whoever names the session: `turnlog erase SESSION` asks for --force, and
+    `turnlog redact`, and delete() and erase() of programs, go on. A clone has the holds too.
     """
     from turnlog.verbs import hold_session
 
@@ -202,8 +206,8 @@ def redact(
     """Remove what events of a session say, and keep their places.
 
     Bodies, metadata and contents go; sequence, kind, role, times, ids and what others say of the
-    events stay, and so does the session's state. Also of a session that is held. The data file may
-    hold old pages of them until `turnlog vacuum`; backups are not touched.
+    events stay, and so does the session's state. A hold does not stop it. The data file may hold
+    old pages of them until `turnlog vacuum`; backups are not touched.
     """
     from turnlog.verbs import redact_events
 
@@ -226,7 +230,9 @@ def retention(
     max_age: Annotated[
         str | None,
         typer.Option(
-            "--max-age", metavar="SPAN", help="Sessions without activity for longer go: 90d, 12h."
+            "--max-age",
+            metavar="SPAN",
+            help="Sessions without activity for longer go: a number and w, d, h, m (minutes) or s.",
         ),
     ] = None,
     max_entries: Annotated[
@@ -254,7 +260,11 @@ def retention(
     tenant: AnyTenantName = None,
     archive: Annotated[
         Path | None,
-        typer.Option("--archive", metavar="FILE", help="A new file that gets what goes first."),
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="A new file that gets what goes first; refused where one is.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be removed.")
@@ -264,9 +274,11 @@ def retention(
 ) -> None:
     """Remove sessions that are old or too many, and the beginnings of long ones.
 
-    Held sessions stay. Age is that of the last activity. No beginning goes that would cut a tool
-    call from its result, or that holds the compaction that views apply. `turnlog import` gives back
-    what an archive holds; to make the file smaller, use `turnlog vacuum`.
+    Held sessions stay. Age is that of the last activity, which is when an event was recorded: what
+    was imported from other formats is as young as the import. No beginning goes that would cut a
+    tool call from its result, or that holds the compaction that views apply. `turnlog import` gives
+    back the sessions that an archive holds, and beginnings of sessions that stay only into another
+    store; to make the file smaller, use `turnlog vacuum`.
     """
     from engine import RetentionPolicy
     from turnlog.moments import span_of
@@ -309,14 +321,17 @@ def compact(
     keep_last: Annotated[
         int, typer.Option("--keep-last", min=0, metavar="N", help="Messages that stay as they are.")
     ] = 8,
+    close_calls: Annotated[
+        bool, typer.Option("--close-calls", help="Take no tool call as still open.")
+    ] = False,
     tenant: TenantName = "",
     as_json: AsJson = False,
 ) -> None:
     """Let a summary stand for the beginning of a session.
 
     What a model is shown of the session begins with it from then on; nothing is removed. More
-    messages than N stay where a tool call would be cut from its result. To make the file smaller,
-    use `turnlog vacuum`.
+    messages than N stay where a tool call would be cut from its result, or is still open; when
+    only that is in the way, the call is named and nothing is written.
     """
     from turnlog.verbs import compact_session
 
@@ -327,6 +342,7 @@ def compact(
             summary=summary,
             summary_file=summary_file,
             keep_last=keep_last,
+            takes_open=close_calls,
             tenant=tenant,
             as_json=as_json,
         )

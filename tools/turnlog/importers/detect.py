@@ -75,9 +75,9 @@ def detect(path: Path) -> str:
     if not data.strip():
         raise DamagedInputError(EMPTY, file=str(path), hint="There is nothing to import.")
     raise DamagedInputError(
-        "the format is not known",
+        "the format is not known; name it with --format if it is one of those that can be imported",
         file=str(path),
-        hint="Name the format when it is one of those that can be imported.",
+        hint="`turnlog import --help` lists the formats.",
     )
 
 

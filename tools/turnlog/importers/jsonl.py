@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final
 
 from engine.contents import is_content, line_to_content
 from engine.export import line_to_event
-from engine.hidden import split_hidden
+from engine.hiddennames import split_hidden
 from eventlog.errors import InvalidNameError
 from eventlog.keys import is_hidden
 from eventlog.limits import KIND_BYTES_MAX, NAME_BYTES_MAX
@@ -62,6 +62,7 @@ _REPEATED: Final = (
     "recorded_us",
     "sequence",
     "parent",
+    "branch",
     "tokens",
     "run_id",
     "turn_id",

@@ -35,6 +35,7 @@ class ParsedEvent:
         recorded_us: When a store recorded it, in µs since 1970-01-01 UTC.
         sequence: Its sequence in the session it was exported from.
         parent: The sequence of its parent there.
+        branch: Its branch there, where no other event tells it.
         tokens: Its token count.
         run_id: The run it belongs to.
         turn_id: The turn it belongs to.
@@ -55,6 +56,7 @@ class ParsedEvent:
     recorded_us: int | None = None
     sequence: int | None = None
     parent: int | None = None
+    branch: int | None = None
     tokens: int | None = None
     run_id: str | None = None
     turn_id: str | None = None

@@ -43,11 +43,13 @@ def run(
     now_us = CLOCK.wall_us()
     if dry_run:
         with open_to_read(path) as store:
-            report = _apply(store, policy, tenant, now_us=now_us, dry_run=True)
+            report = _apply(store, policy, tenant, now_us=now_us, archive=archive, dry_run=True)
     else:
         with told_of(path), Store.open(path, create=False) as store:
             if not yes:
-                planned = _apply(store, policy, tenant, now_us=now_us, dry_run=True)
+                planned = _apply(
+                    store, policy, tenant, now_us=now_us, archive=archive, dry_run=True
+                )
                 if planned.deleted or planned.purged:
                     terminal.confirm(f"Remove {_counted(planned)} for good?", yes=False)
             report = _apply(store, policy, tenant, now_us=now_us, archive=archive)
@@ -64,7 +66,7 @@ def run(
         for each in decisions:
             screen.line(_line(each, f"would be {did}" if dry_run else did))
     for each in report.held:
-        holds = ", ".join(map(terminal.quote, each.holds))
+        holds = ", ".join(map(terminal.quoted, each.holds))
         screen.line(_line(each, "held"), f"; {holds}")
     for over in report.excess:
         screen.line(_excess(over))
@@ -76,6 +78,8 @@ def run(
     )
     if report.archive is not None:
         screen.line(f"what went is in {terminal.quote(str(report.archive))}, for turnlog import")
+        if report.purged:
+            screen.line("what was purged of sessions that stay can go into another store only")
     return code
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from engine.export import escape
+from engine.hiddennames import session_words
 from eventlog.findings import CheckReport
+from eventlog.keys import is_hidden
 from turnlog import terminal
 from turnlog.child import ChildDiedError, damage_behind, in_child
 from turnlog.exits import ExitCode
@@ -45,7 +47,10 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
     for finding in report.findings:
         whose = ""
         if finding.session is not None:
-            whose = f" (session {terminal.quote(finding.session)}"
+            what = f"session {terminal.quote(finding.session)}"
+            if is_hidden(finding.session):
+                what = terminal.escape(session_words(finding.session))
+            whose = f" ({what}"
             whose += f" of tenant {terminal.quote(finding.tenant)})" if finding.tenant else ")"
         screen.line((finding.where, "bold"), whose, ": ", finding.message)
     found = len(report.findings) + report.omitted

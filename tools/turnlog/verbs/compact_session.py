@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine import Store
 from engine.export import escape
-from eventlog.errors import UsageError
+from eventlog.errors import ConflictError, UsageError
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.piped import copied, is_piped, name_of
@@ -20,6 +20,7 @@ def run(
     summary: str | None,
     summary_file: Path | None,
     keep_last: int,
+    takes_open: bool,
     tenant: str,
     as_json: bool,
 ) -> ExitCode:
@@ -28,7 +29,19 @@ def run(
     screen = terminal.Screen()
     with told_of(path), Store.open(path, create=False) as store:
         session = existing_session(store, tenant, name)
-        done = session.compact(lambda _: text, keep_last=keep_last, trigger="turnlog compact")
+        try:
+            done = session.compact(
+                lambda _: text,
+                keep_last=keep_last,
+                trigger="turnlog compact",
+                running=[] if takes_open else None,
+            )
+        except ConflictError as error:
+            if type(error) is ConflictError:  # a call is open
+                error.hint = (
+                    "Append its result, or give --close-calls to take it as never answered."
+                )
+            raise
     if as_json:
         screen.data(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,9 @@ from engine import ErasureReceipt, Store
 from engine.export import escape
 from engine.holds import holds_of
 from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
-from eventlog.keys import is_hidden
 from turnlog import terminal
 from turnlog.exits import ExitCode
-from turnlog.stores import known_tenant, told_of
+from turnlog.stores import LOOKED_AT_MAX, known_tenant, told_of
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
         held = () if force else holds_of(session)
         if held:
             raise ConflictError(
-                f"session {terminal.quote(name)} is held: {terminal.quote(held[0])}",
+                f"session {terminal.quote(name)} is held: {terminal.quoted(held[0])}",
                 current=held,
                 hint="Release its holds, or repeat the command with --force.",
             )
@@ -53,7 +53,7 @@ def run(
     if as_json:
         screen.data(_told(receipt))
         return ExitCode.OK
-    _tell(f"erased {terminal.quote(name)}", [receipt], screen)
+    _tell(f"erased {terminal.quote(name)}: {_events([receipt])}", [receipt], screen)
     return ExitCode.OK
 
 
@@ -74,30 +74,59 @@ def _erase_all(
     with told_of(path), Store.open(path, create=False) as store:
         world = known_tenant(store, tenant)
         terminal.confirm(f"Erase all sessions and documents of {whose} for good?", yes=yes)
-        if user is None:
-            receipts = store.erase_tenant(tenant, force=force)
-        else:
-            receipts = world.erase_user(user, force=force)
-    if not receipts:
-        raise SessionNotFoundError(
-            f"nothing of {whose}",
-            hint="List sessions with `turnlog sessions STORE`, with --user ID or --tenant NAME.",
-        )
+        try:
+            if user is None:
+                receipts = store.erase_tenant(tenant, force=force)
+            else:
+                receipts = world.erase_user(user, force=force)
+        except ConflictError as error:
+            error.hint = "Release their holds with `turnlog hold`, or repeat this with --force."
+            raise
+        if not receipts:
+            raise SessionNotFoundError(f"nothing of {whose}", hint=_elsewhere(store, tenant, user))
     if as_json:
         for receipt in receipts:
             screen.data(_told(receipt))
         return ExitCode.OK
-    sessions = sum([not is_hidden(each.session) for each in receipts])
-    what = terminal.counted(sessions, "session")
-    if sessions < len(receipts):
-        what += " and the documents" if sessions else ", but documents"
-    _tell(f"erased {what} of {whose}", receipts, screen)
+    _tell(f"erased {_parts(receipts, whose)}", receipts, screen)
     return ExitCode.OK
+
+
+def _elsewhere(store: Store, tenant: str, user: str | None) -> str:
+    """Which other tenants have that user."""
+    others = []
+    if user is not None:
+        for each in islice(store.tenants(), LOOKED_AT_MAX):
+            if each != tenant and store.tenant(each).sessions(1, user_id=user).sessions:
+                others.append(terminal.quote(each) if each else "''")
+    if others:
+        return f"A user of that name has sessions of another tenant; --tenant {others[0]} names it."
+    return "List sessions with `turnlog sessions STORE`, with --user ID or --tenant NAME."
+
+
+def _parts(receipts: list[ErasureReceipt], whose: str) -> str:
+    """What was erased, each part with its events."""
+    sessions = [each for each in receipts if each.session is not None]
+    documents = [each for each in receipts if each.session is None and "documents" in each.what]
+    rest = [each for each in receipts if each not in sessions and each not in documents]
+    parts = []
+    if sessions:
+        count = terminal.counted(len(sessions), "session")
+        parts.append(f"{count} of {whose}: {_events(sessions)}")
+    for group, what in ((documents, "documents"), (rest, "what was kept beside them")):
+        if group:
+            parts.append(f"{what}{'' if sessions else f' of {whose}'}: {_events(group)}")
+    return "; ".join(parts)
+
+
+def _events(receipts: list[ErasureReceipt]) -> str:
+    return terminal.counted(sum([each.event_count for each in receipts]), "event")
 
 
 def _told(receipt: ErasureReceipt) -> dict[str, Any]:
     return {
         "tenant": escape(receipt.tenant),
+        "what": escape(receipt.what),
         "session": escape(receipt.session),
         "number": receipt.number,
         "event_count": receipt.event_count,
@@ -119,8 +148,7 @@ def _tell(done: str, receipts: list[ErasureReceipt], screen: terminal.Screen) ->
     if dictionaries:
         numbers = ", ".join(map(str, dictionaries))
         what = f"of live records only dictionary {numbers} may quote it, until turnlog vacuum"
-    events = sum([each.event_count for each in receipts])
-    screen.line(f"{done}: {terminal.counted(events, 'event')}; {what}")
+    screen.line(f"{done}; {what}")
     if has_held_blobs:
         screen.line(
             "a content that it named was put again and stays: for an hour, or while events name it"

@@ -36,7 +36,7 @@ def run(
         told = {"tenant": escape(tenant), "session": escape(name), "holds": escape(list(holds))}
         screen.data(told)
         return ExitCode.OK
-    reasons = "; ".join(map(terminal.quote, holds))
+    reasons = "; ".join(map(terminal.quoted, holds))
     screen.line(f"{terminal.quote(name)} {done}" + (f": {reasons}" if reasons else ""))
     return ExitCode.OK
 

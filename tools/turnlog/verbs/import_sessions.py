@@ -58,6 +58,7 @@ class Tally:
     """What became of the files' sessions.
 
     Attributes:
+        purged_events: Events that were purged from sessions of the store, and stay so.
         marks: Events that stand for lost ones; ``events`` counts them too.
         damaged: What was left out, one entry a session, or a line or file that names none.
         mended: What was wrong with sessions that were imported, one entry a place.
@@ -68,6 +69,7 @@ class Tally:
     marks: int = 0
     skipped_sessions: int = 0
     skipped_events: int = 0
+    purged_events: int = 0
     damaged: list[dict[str, Any]] = field(default_factory=list)
     mended: list[dict[str, Any]] = field(default_factory=list)
 
@@ -111,13 +113,15 @@ def run(
                 "marks": tally.marks,
                 "skipped_sessions": tally.skipped_sessions,
                 "skipped_events": tally.skipped_events,
+                "purged_events": tally.purged_events,
                 "damaged": escape(tally.damaged),  # a file's name need not be UTF-8
                 "mended": escape(tally.mended),
             }
         )
     else:
         screen.line("; ".join(_summary(tally)))
-    return ExitCode.DAMAGED_INPUT if tally.damaged or tally.mended else ExitCode.OK
+    is_all = not (tally.damaged or tally.mended or tally.purged_events)
+    return ExitCode.OK if is_all else ExitCode.DAMAGED_INPUT
 
 
 def _refused(file: str, parsed: importers.ParsedSession) -> Iterator[importers.Damage]:
@@ -138,6 +142,11 @@ def _summary(tally: Tally) -> Iterator[str]:
         yield f"{tally.marks:,} of them {are} of kind {MARK_KIND}, where an event was lost"
     if tally.skipped_events:
         yield f"skipped {counted(tally.skipped_events, 'event')} that the store has already"
+    if tally.purged_events:
+        yield (
+            f"{counted(tally.purged_events, 'event')} purged from the store stay so; "
+            "they can be imported into another one"
+        )
     if tally.damaged:
         events = sum(entry["events"] or 0 for entry in tally.damaged)
         sessions = sum(entry["session"] is not None for entry in tally.damaged)
@@ -270,7 +279,8 @@ class _Batch:
         if not rest:
             self._tally.sessions += bool(arrived)
             self._tally.skipped_sessions += not arrived
-            self._tally.skipped_events += len(session.lines)
+            self._tally.skipped_events += len(session.lines) - session.purged
+            self._tally.purged_events += session.purged
             return
         self._sessions[key] = (session, rest)
         self._events += len(rest)
@@ -326,7 +336,8 @@ class _Batch:
         for session, rest in waiting:
             self._tally.events += len(rest)
             self._tally.marks += sum(line["kind"] == MARK_KIND for line in rest)
-            self._tally.skipped_events += len(session.lines) - len(rest)
+            self._tally.skipped_events += len(session.lines) - len(rest) - session.purged
+            self._tally.purged_events += session.purged
 
     def _load(self, waiting: list[tuple[Incoming, list[Line]]]) -> None:
         lines = (
@@ -375,6 +386,7 @@ class _Batch:
             raise RefusedError(f"sequence {info.event_count} is missing", 0)
         # What was purged, here or there, is not compared.
         count = max(session.first, info.first_sequence) - session.first
+        session.purged = min(count, len(session.lines))
         names = ContentNames.of_store(self._store())
         forks = Forks(self._store()._log)
         events = stored.events(session.first + count) if count < len(session.lines) else ()

@@ -24,6 +24,7 @@ _HEADER = (
     "TITLE",
 )
 _COUNTS = frozenset({3, 4})
+_PURGED = "*"  # of counts that count what was purged too
 
 
 def run(
@@ -67,6 +68,8 @@ def run(
     shown = 0 if tenant is None and tenants != [""] else 1  # the tenant only where it says anything
     rows = [_row(info)[shown:] for info in page.sessions]
     screen.table(_HEADER[shown:], rows, right=frozenset(column - shown for column in _COUNTS))
+    if any([info.first_sequence for info in page.sessions]):
+        terminal.note(f"{_PURGED} with events that were purged")
     if not rows:
         terminal.note("no sessions" + _named(wanted))
     if page.cursor is not None:
@@ -94,12 +97,13 @@ def _named(wanted: dict[str, Any]) -> str:
 
 
 def _row(info: SessionInfo) -> tuple[str, ...]:
+    mark = _PURGED if info.first_sequence else ""
     return (
         terminal.quote(info.tenant) if info.tenant else "-",
         terminal.quote(info.name),
         "-" if info.user_id is None else terminal.quote(info.user_id),
-        f"{info.event_count:,}",
-        f"{info.message_count:,}",
+        f"{info.event_count:,}{mark}",
+        f"{info.message_count:,}{mark}",
         time_text(info.updated_us),
         "-" if info.status is None else terminal.quote(info.status),
         terminal.clipped(info.title or ""),
@@ -123,6 +127,7 @@ def _mapping(info: SessionInfo) -> dict[str, object]:
         "event_count": info.event_count,
         "message_count": info.message_count,
         "head": info.head,
+        "first_sequence": info.first_sequence,
         "last_sequence": info.last_sequence,
         "last_position": info.last_position,
         "loose_count": info.loose_count,

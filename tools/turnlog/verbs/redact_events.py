@@ -30,6 +30,12 @@ def run(
     screen = terminal.Screen()
     with told_of(path), Store.open(path, create=False) as store:
         session = existing_session(store, tenant, name)
+        info = session.info()
+        if info is not None and last >= info.event_count:
+            raise UsageError(
+                f"session {terminal.quote(name)} has no event {last}",
+                hint=f"Its newest event is {info.last_sequence}; list them with `turnlog show`.",
+            )
         what = f"what events {first} to {last} of session {terminal.quote(name)} say"
         terminal.confirm(f"Remove {what} for good?", yes=yes)
         receipt = session.redact(first, last, reason=reason)

@@ -12,7 +12,7 @@ from engine.export import encode_line, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.moments import moment_of
-from turnlog.paths import BranchPath
+from turnlog.paths import path_of
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import FIRST_EVENTS, Timeline, entry, heading, offset_text
 
@@ -25,6 +25,7 @@ def run(
     limit: int | None,
     at: str | None,
     branch: str | None,
+    leaf: int | None,
     tenant: str,
     as_json: bool,
 ) -> ExitCode:
@@ -34,7 +35,7 @@ def run(
         session = existing_session(store, tenant, name)
         info = session.info() if at is None else moment_of(session, at).info()
         assert info is not None
-        path_to = None if branch is None else BranchPath(session, branch, at=at is not None)
+        path_to = path_of(session, branch, leaf, at=at is not None)
         first = session.events() if path_to is None else path_to.events()
         timeline = Timeline(islice(first, FIRST_EVENTS))
         if not as_json:

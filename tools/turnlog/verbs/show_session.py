@@ -11,7 +11,7 @@ from engine.export import escape, line_mapping
 from turnlog import terminal
 from turnlog.exits import ExitCode
 from turnlog.moments import moment_of
-from turnlog.paths import BranchPath
+from turnlog.paths import BranchPath, path_of
 from turnlog.stores import existing_session, open_to_read
 from turnlog.transcript import (
     CLIP_CHARS,
@@ -35,6 +35,7 @@ def run(
     full: bool,
     at: str | None,
     branch: str | None,
+    leaf: int | None,
     variables: bool,
     tenant: str,
     as_json: bool,
@@ -43,8 +44,8 @@ def run(
     screen = terminal.Screen()
     with open_to_read(path) as store:
         session = existing_session(store, tenant, name)
-        if branch is not None:
-            path_to = BranchPath(session, branch, at=at is not None, state=variables)
+        path_to = path_of(session, branch, leaf, at=at is not None, state=variables)
+        if path_to is not None:
             _show_path(screen, session, path_to, limit=limit, full=full, as_json=as_json)
             return ExitCode.OK
         moment = None if at is None else moment_of(session, at)
@@ -61,7 +62,7 @@ def run(
             return ExitCode.OK
         timeline = Timeline(islice(session.events(), FIRST_EVENTS))
         if timeline.has_given:
-            timeline.skip_to(_time_before(session, first))
+            timeline.skip_to(_time_before(session, info.first_sequence, first))
         head = heading(info)
         head.append(terminal.counted(info.event_count, "event"))
         head.append(f"recorded {time_text(info.created_us)} to {time_text(info.updated_us)} UTC")
@@ -125,14 +126,15 @@ def _show_variables(screen: terminal.Screen, found: list[Variable], as_json: boo
         terminal.note("no variables")
 
 
-def _time_before(session: Session, stop: int) -> int | None:
+def _time_before(session: Session, floor: int, stop: int) -> int | None:
     """The time of the last event before a sequence that came with one.
 
-    Looks at windows that grow backwards; nearly always the first one has it.
+    Below ``floor`` everything was purged. Looks at windows that grow backwards; nearly always the
+    first one has it.
     """
     window = 16
-    while stop:
-        first = max(0, stop - window)
+    while stop > floor:
+        first = max(floor, stop - window)
         found = None
         for event in session.events(first=first, last=stop - 1):
             found = found if event.time_us is None else event.time_us

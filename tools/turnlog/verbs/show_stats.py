@@ -12,6 +12,7 @@ from turnlog.exits import ExitCode
 from turnlog.stores import open_to_read, sizes
 
 _BOUND = "_max"
+_OWN = "  (with those that hold documents, aliases and checkpoints)"
 _WIDTH = 26
 _SIZE = 10
 
@@ -27,6 +28,8 @@ def run(path: Path, *, as_json: bool) -> ExitCode:
         return ExitCode.OK
     plain = {key: value for key, value in facts.items() if not isinstance(value, dict)}
     for key, text in _rows(plain):
+        if key == "sessions":
+            text += _OWN
         screen.line((f"{key:<{_WIDTH}}", "bold"), text)
     for name, group in facts.items():
         if not isinstance(group, dict):

@@ -51,7 +51,8 @@ def _tail_session(
     assert info is not None
     last = info.last_sequence
     if count:
-        _write(screen, session.events(first=max(0, last + 1 - count), last=last), as_json)
+        first = max(info.first_sequence, last + 1 - count)
+        _write(screen, session.events(first=first, last=last), as_json)
     if follow:
         with session.subscribe(after=last) as subscription:
             _follow(screen, subscription, subscription, as_json)
