@@ -69,6 +69,7 @@ class _Copying:
         self._on = None if leaf is None else set(source.path(leaf))
         self._places: dict[int, int] = {}  # of public events
         self._steps: dict[int, int] = {}  # of those that change spaces
+        self._redacted: dict[int, int] = {}  # of those that were redacted
 
     def into(self, model: ModelStore, made: ModelSession) -> None:
         """Append the copies, as one append."""
@@ -82,6 +83,8 @@ class _Copying:
                 if new.kind not in CONTROLS:
                     self._places[kept.sequence] = place
                 self._steps[kept.sequence] = place
+                if new.redacted:
+                    self._redacted[kept.sequence] = place
                 made.note_name(made.events[-1])
                 if self._trims and kept.rolls_up and new.kind != "roll_up":
                     model.keep(made, New(None, kind="roll_up"))
@@ -112,7 +115,8 @@ class _Copying:
                 return None
             return new, None if kept.told_branch is not None else follows
         body = self._said(kind, new.body)
-        return None if body is None else (replace(new, body=body), None)
+        is_gone = body is None and kind in ("link", "facts", "redaction")
+        return None if is_gone else (replace(new, body=body), None)
 
     def _said(self, kind: str, body: Any) -> Any:
         if kind == "link":
@@ -120,6 +124,10 @@ class _Copying:
             if body["event"] not in self._places or not answers:
                 return None
             return {"event": self._places[body["event"]], "answers": answers}
+        if kind == "redaction":
+            first, last = body["first"], body["last"]
+            copies = [copy for each, copy in self._redacted.items() if first <= each <= last]
+            return {"first": min(copies), "last": max(copies)} if copies else None
         if kind == "facts":
             changed = {self._fact(key): each for key, each in body.get("set", {}).items()}
             deleted = [self._fact(key) for key in body.get("delete", [])]

@@ -34,6 +34,8 @@ def line_of(
         "request_id": new.request_id,
         "opening": None if not opening else escape(opening),
         "blobs": len(new.blobs) or None,  # whose names are the store's
+        "redacted": new.redacted or None,
+        "role": new.role,
         "metadata": None if new.metadata is None else escape(new.metadata),
         "body": escape(new.body),
     }

@@ -160,6 +160,7 @@ class ModelStore(Reading):
         same = [
             kept is not None
             and kept.session is session
+            and not kept.new.redacted
             and kept.new.kind == new.kind
             and content(kept.new.body) == content(new.body)
             and _marks(kept.new) == _marks(new)

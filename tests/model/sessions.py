@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.model.answers import Exact, Placed, Refused, content, exact, told_body
@@ -11,9 +11,10 @@ from tests.model.operations import New, Opening
 BELONGING = ("usage", "artifacts")  # to another event
 SPACES = ("variables", "facts", "documents", "runs", "tool_calls", *BELONGING)
 CONTROLS = (
-    *("open", "base", "roll_up", "tombstone", "head_move", "branch_name", "link"),
+    *("open", "base", "roll_up", "tombstone", "head_move", "branch_name", "link", "redaction"),
     *("metric", "annotation", *SPACES),
 )
+ROLES = ("system", "user", "assistant", "tool", "developer", "toolResult")  # that headers tell
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Kept:
         if self._facts is not None:
             return self._facts
         new = self.new
-        role = new.body.get("role") if type(new.body) is dict else None
+        role = new.body.get("role") if type(new.body) is dict else new.role
         self._facts = (
             self.session.tenant,
             self.session.name,
@@ -80,8 +81,17 @@ class Kept:
             new.request_id,
             exact(self.opening),
             new.blobs,
+            new.redacted,
         )
         return self._facts
+
+    def redact(self) -> None:
+        """Lose what it says, and nothing else."""
+        new = self.new
+        told = new.body.get("role") if new.kind == "message" else None
+        role = told if type(told) is str and told in ROLES else None
+        self.new = replace(new, body=None, metadata=None, blobs=(), redacted=True, role=role)
+        self._facts = None
 
 
 @dataclass(slots=True)
