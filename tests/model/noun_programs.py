@@ -199,6 +199,7 @@ def _redact(random: Random, model: ModelStore, tenant: str, name: str, at: int, 
     found: list[Op] = [
         Append(tenant, name, (new,), key=random.choice([None, *KEYS])),
         Append(tenant, name, (New({"n": 2}, kind="annotation"),)),
+        Append(tenant, name, (New(None, kind="event", id=random.choice(IDS)),)),  # retried
     ]
     if may_redact(session):
         found += [Redact(tenant, name, at, max(at, last))] * 4

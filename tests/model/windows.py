@@ -125,14 +125,14 @@ def limited(
     taken: list[Entry] = []
     begun = used = 0
     for entry in reversed(entries):
-        if exchanges is not None and begun >= exchanges:
-            return taken[::-1], True
-        if last is not None and len(taken) >= last:
-            return taken[::-1], True
+        is_full = exchanges is not None and begun >= exchanges
+        is_full = is_full or (last is not None and len(taken) >= last)
         role = entry.body.get("role") if type(entry.body) is dict else entry.role
         if entry.is_redacted:
-            begun += role == "user"
+            begun += role == "user" and not is_full
             continue
+        if is_full:
+            return taken[::-1], True
         if tokens is not None and used + entry.tokens > tokens:
             return taken[::-1], True
         begun += role == "user"
