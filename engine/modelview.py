@@ -260,7 +260,7 @@ class _Collector:
             left = self.left
             wanted = max(start, stop - self.room)
             low = self._count_back(tokens, wanted, stop)
-            if not (low > wanted and block.event(low - 1).redacted):
+            if not (low > start and block.event(low - 1).redacted):
                 self.is_full = low > start
                 if low == stop:
                     return
@@ -273,10 +273,12 @@ class _Collector:
             self.left, self.is_full = left, False  # some were redacted: they take no room
         taken: list[WindowEntry] = []
         for index in range(stop - 1, start - 1, -1):
+            event = block.event(index)
+            if event.redacted and (not self.room or self.exchanges == 0):
+                continue  # nothing of the view, which may begin here
             if not self.room:
                 self.is_full = True
                 break
-            event = block.event(index)
             before = block.event(index - 1) if event.redacted and index else None
             if not self._fits_exchange(block.roles[index], event, before):
                 break

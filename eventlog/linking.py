@@ -174,10 +174,10 @@ class DraftBranches:
         if kind == BRANCH_NAME:
             branch = self.head_branch if target is None else self.branches[target]
             return NO_PARENT if target is None else target, branch_tail(tail, branch, None)
-        if kind in BELONGS:  # to the head where it names it: so do lines, which tell no branch
-            if target is None or target == state.draft_head:
-                return state.draft_head, branch_tail(tail, self.head_branch, None)
-            return target, branch_tail(tail, self.branches[target], None)
+        if kind in BELONGS:
+            branch = self.head_branch if target is None else self.branches[target]
+            parent = state.draft_head if target is None else target
+            return parent, branch_tail(tail, branch, None)
         if kind == ROLL_UP:  # of the path that the head is on
             return NO_PARENT, branch_tail(tail, self.head_branch, None)
         return NO_PARENT, tail

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tests.model.answers import Refused
 from tests.model.operations import New, Noun
 from tests.model.sessions import CONTROLS, Kept, ModelSession
+from tests.model.usage import belongs
 from tests.model.windows import boundary
 
 if TYPE_CHECKING:
     from engine import Store
     from tests.model.model import ModelStore
 
-_LEFT = ("open", "tombstone", "base", "roll_up", "usage")  # about the original alone
+_LEFT = ("open", "tombstone", "base", "usage")  # about the original alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Clone(Noun):
             if refused is not None:
                 return refused
         made = model.open((self.tenant, self.name), source.opening)
-        _Copying(source, self.leaf).into(model, made)
+        trims = source.is_trimmed or model.max_messages is not None
+        _Copying(source, self.leaf, trims).into(model, made)
         said = {"set": {"cloned_from": [self.session, self.leaf]}}
         model.place(made, New(said, kind="facts"))
         return self.name
@@ -53,14 +55,21 @@ class _Copying:
     """Events of a session on their way into another one.
 
     What they say of events of the session they say of the copies then.
+
+    Args:
+        source: The session.
+        leaf: The event that the path to copy ends with, None for all.
+        trims: Whether the copies are to roll up where the events did, so that they show the same.
     """
 
-    def __init__(self, source: ModelSession, leaf: int | None) -> None:
+    def __init__(self, source: ModelSession, leaf: int | None, trims: bool) -> None:
         self._source = source
         self._leaf = leaf
+        self._trims = trims
         self._on = None if leaf is None else set(source.path(leaf))
         self._places: dict[int, int] = {}  # of public events
         self._steps: dict[int, int] = {}  # of those that change spaces
+        self._redacted: dict[int, int] = {}  # of those that were redacted
 
     def into(self, model: ModelStore, made: ModelSession) -> None:
         """Append the copies, as one append."""
@@ -74,7 +83,11 @@ class _Copying:
                 if new.kind not in CONTROLS:
                     self._places[kept.sequence] = place
                 self._steps[kept.sequence] = place
+                if new.redacted:
+                    self._redacted[kept.sequence] = place
                 made.note_name(made.events[-1])
+                if self._trims and kept.rolls_up and new.kind != "roll_up":
+                    model.keep(made, New(None, kind="roll_up"))
 
     def _copy(self, kept: Kept, made: ModelSession) -> tuple[New, int | None] | None:
         new = replace(kept.new, id=None)
@@ -92,12 +105,18 @@ class _Copying:
             return new, follows
         if kind == "branch_name":
             return new, None if kept.parent is None else follows
+        if kind == "roll_up":
+            is_on = self._leaf is None or self._source.has_on_path(kept, self._leaf)
+            return (new, None) if self._trims and is_on else None
         if kind == "artifacts" and kept.parent is not None:
-            if follows < 0 and self._on is not None:
+            if self._leaf is not None and not belongs(
+                self._source, self._source.path(self._leaf), kept.parent, kept.branch
+            ):
                 return None
-            return new, None if follows in (-1, made.head) else follows
+            return new, None if kept.told_branch is not None else follows
         body = self._said(kind, new.body)
-        return None if body is None else (replace(new, body=body), None)
+        is_gone = body is None and kind in ("link", "facts", "redaction")
+        return None if is_gone else (replace(new, body=body), None)
 
     def _said(self, kind: str, body: Any) -> Any:
         if kind == "link":
@@ -105,6 +124,10 @@ class _Copying:
             if body["event"] not in self._places or not answers:
                 return None
             return {"event": self._places[body["event"]], "answers": answers}
+        if kind == "redaction":
+            first, last = body["first"], body["last"]
+            copies = [copy for each, copy in self._redacted.items() if first <= each <= last]
+            return {"first": min(copies), "last": max(copies)} if copies else None
         if kind == "facts":
             changed = {self._fact(key): each for key, each in body.get("set", {}).items()}
             deleted = [self._fact(key) for key in body.get("delete", [])]
@@ -198,11 +221,13 @@ class Carry(Noun):
         for kept in source.events:
             forks = kept.new.kind == "head_move" and kept.new.body is not None
             parent = -1 if kept.parent is None else kept.parent
+            if kept.told_branch is not None:
+                parent = None  # type: ignore[assignment]
             if kept.parent is None and kept.new.kind in CONTROLS and kept.new.kind != "head_move":
                 parent = None  # type: ignore[assignment]
             model.keep(made, kept.new, parent, forks)
             made.note_name(made.events[-1])
-        model.end(made, forced=source.events[-1].new.kind == "roll_up")
+        model.end(made)
         for key in made.space("facts"):
             if key.startswith("alias."):
                 model.aliases[(self.tenant, key.removeprefix("alias."))] = made

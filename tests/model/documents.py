@@ -93,17 +93,17 @@ class WriteDocument(Noun):
         expected = None if self.expected is None else {digest: self.expected}
         appended = _appended(session, digest)
         body: dict[str, Any] = {}
+        said: dict[str, Any] | None = None  # whatever was appended meanwhile
         if self.how == "append":
             body = {"set": {digest: self.name}, "append": {digest + "+": self.text}}
         elif self.how == "write":
-            body = {"set": {digest: self.name, digest + "=": self.text}}
-            if appended:
-                body["delete"] = appended
+            said = {"set": {digest: self.name, digest + "=": self.text}}
+            body = {**said, "delete": appended} if appended else said
         elif self.name in there:
             written = [digest + "="] if digest + "=" in _keys(session) else []
             body = {"delete": [digest, *written, *appended]}
         key = None if self.how == "delete" else self.key
-        return model.change(name, "documents", body, expected=expected, key=key)
+        return model.change(name, "documents", body, expected=expected, key=key, said=said)
 
 
 def _appended(session: ModelSession | None, digest: str) -> list[str]:

@@ -11,13 +11,19 @@ from tests.model.operations import New
 
 
 def line_of(
-    new: New, session: str, sequence: int, parent: int | None, opening: dict[str, Any] | None = None
+    new: New,
+    session: str,
+    sequence: int,
+    parent: int | None,
+    opening: dict[str, Any] | None = None,
+    branch: int | None = None,
 ) -> dict[str, Any]:
     """An export line as ``json.loads`` gives it, without tenant and recorded time."""
     line: dict[str, Any] = {
         "session": session,
         "sequence": sequence,
         "parent": parent,
+        "branch": branch,
         "kind": new.kind,
         "id": new.id,
         "time_us": new.time_us,
@@ -28,6 +34,8 @@ def line_of(
         "request_id": new.request_id,
         "opening": None if not opening else escape(opening),
         "blobs": len(new.blobs) or None,  # whose names are the store's
+        "redacted": new.redacted or None,
+        "role": new.role,
         "metadata": None if new.metadata is None else escape(new.metadata),
         "body": escape(new.body),
     }

@@ -103,19 +103,18 @@ class ModelStore(Reading):
         if op.parent is not None and op.events[0].kind in ("metric", "annotation"):
             return Refused("UsageError")  # they follow nothing
         session = self.sessions.get((op.tenant, op.session))
-        digest = (
-            op.parent,
-            *[
+        digest = tuple(
+            [
                 (
                     content(new.body),
                     *[getattr(new, mark) for mark in New.__slots__ if mark != "body"],
                 )
                 for new in (_comparable(new) for new in op.events)
-            ],
+            ]
         )
         if op.key is not None and session is not None and op.key in session.keys:
             known, placed = session.keys[op.key]
-            if known != digest:
+            if known != digest or not session.follows(placed.first, op.parent):
                 return Refused("IdempotencyConflictError")
             # The id is the one that the repeated append names, the place the stored one's.
             return Placed(placed.first, placed.last, placed.position, placed.event_id, True)
@@ -161,6 +160,7 @@ class ModelStore(Reading):
         same = [
             kept is not None
             and kept.session is session
+            and not kept.new.redacted
             and kept.new.kind == new.kind
             and content(kept.new.body) == content(new.body)
             and _marks(kept.new) == _marks(new)
@@ -248,11 +248,12 @@ class ModelStore(Reading):
             session = self._open(*name, Opening(**unescape(line.get("opening", {}))))
             new = New(**{"body": None, **given})
             forks = new.kind == "head_move" and new.body is not None
-            kept = self.keep(session, new, line.get("parent"), forks)
+            parent = None if "branch" in line else line.get("parent")
+            kept = self.keep(session, new, parent, forks)
             session.note_name(kept)
             loaded += 1
             if loaded % op.piece_events == 0 or line is op.lines[-1]:
-                self.end(session, forced=kept.new.kind == "roll_up")
+                self.end(session)
         return loaded, skipped
 
     def update(self, op: Update) -> Placed | Refused:
@@ -282,14 +283,18 @@ class ModelStore(Reading):
         expected: dict[str, int] | None = None,
         expected_head: int | None = None,
         key: str | None = None,
+        said: dict[str, Any] | None = None,
         opening: Opening = Opening(),  # noqa: B008  it never changes
     ) -> Placed | Refused:
-        """An event that changes a space, under the conditions of ``update_state``."""
+        """An event that changes a space, under the conditions of ``update_state``.
+
+        A key stands for ``said``, where that is less than the body.
+        """
         session = self.sessions.get(name)
-        digest = (parent, kind, content(body), blobs)
+        digest = (kind, content(body if said is None else said), blobs)
         if key is not None and session is not None and key in session.keys:
             known, placed = session.keys[key]
-            if known != digest:
+            if known != digest or not session.follows(placed.first, parent):
                 return Refused("IdempotencyConflictError")
             return replace(placed, already=True)
         there = {} if session is None else session.space(kind)
@@ -328,7 +333,7 @@ class ModelStore(Reading):
         if session is None:
             return Placed(-1, -1, 0, "")
         kept = self.keep(session, New(None, kind="roll_up"))
-        self.end(session, forced=True)
+        self.end(session)
         return Placed(kept.sequence, kept.sequence, kept.position, kept.event_id)
 
     def delete(self, op: Delete) -> Placed | Refused:
@@ -395,12 +400,15 @@ class ModelStore(Reading):
             session.events.append(kept)
             self.log.append(kept)
 
-    def end(self, session: ModelSession, *, forced: bool = False) -> None:
+    def end(self, session: ModelSession) -> None:
         """An append is whole."""
-        if forced or self._loose.get(session.number, 0) >= self.frequency:
-            session.events[-1].rolls_up = True
-            session.events[-1].keeps = self.max_messages
-            self._loose[session.number] = 0
+        if self._loose.get(session.number, 0) >= self.frequency:
+            self._roll_up(session.events[-1])
+
+    def _roll_up(self, kept: Kept) -> None:
+        kept.rolls_up = True
+        kept.keeps = self.max_messages
+        self._loose[kept.session.number] = 0
 
     def _open(self, tenant: str, name: str, opening: Opening) -> ModelSession:
         session = self.sessions.get((tenant, name))
@@ -435,6 +443,8 @@ class ModelStore(Reading):
         )
         self.log.append(kept)
         session.events.append(kept)
+        if new.kind == "roll_up":  # wherever it stands in an append
+            self._roll_up(kept)
         if new.id is not None:
             self.ids[(session.tenant, new.id)] = kept
         return kept
@@ -444,7 +454,7 @@ class ModelStore(Reading):
     def lines(self, tenant: str, name: str) -> list[dict[str, Any]]:
         """A session's export lines, without recorded times."""
         return [
-            line_of(kept.new, name, kept.sequence, kept.told_parent, kept.opening)
+            line_of(kept.new, name, kept.sequence, kept.told_parent, kept.opening, kept.told_branch)
             for kept in self.sessions[(tenant, name)].events
             if not kept.is_void
         ]

@@ -16,13 +16,17 @@ from tests.model.following import Project, ReadUpTo
 from tests.model.listing import Listed
 from tests.model.model import ModelStore
 from tests.model.operations import Append, Delete, Fork, New, Op, Opening, Purge, RollUp
-from tests.model.programs import KEYS, NAMES, TENANTS
+from tests.model.programs import IDS, KEYS, NAMES, TENANTS
+from tests.model.redaction import Redact, may_call, may_redact
 from tests.model.retention import Forget, Retain
 from tests.model.usage import RecordUsage, SessionUsage
 from tests.model.windows import Compact, Overflow, Window
 from tests.model.works import Artifacts, Calls, Runs, StepCall, StepRun, WriteArtifact
 
 TURNS = ("user", "user", "assistant", "call", "calls", "result 1", "result 2", "other")
+
+
+PLAIN_TURNS = ("user", "user", "assistant", "other")  # without tools
 
 
 def said(what: str, number: int, tokens: int | None) -> New:
@@ -129,6 +133,7 @@ def _make(random: Random, model: ModelStore, tenant: str, name: str, at: int, nu
             WriteDocument(tenant, owner, "d", "append", f"line {number}\n", version, key),
             WriteDocument(tenant, owner, "d", "append", f"more {number}", None),
             WriteDocument(tenant, owner, "d", "write", f"new {number}", version),
+            WriteDocument(tenant, owner, "d", "write", "again", None, key),
             WriteDocument(tenant, owner, "d", random.choice(["write", "delete"]), ""),
             WriteArtifact(tenant, name, "a", content, media, random.choice([None, at]), key),
             WriteArtifact(tenant, name, "a", content, media),
@@ -172,7 +177,8 @@ def _ran(random: Random, model: ModelStore, tenant: str, name: str, at: int, num
 
 
 def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
-    new = said(random.choice(TURNS), number, random.choice([None, 5]))
+    turns = TURNS if may_call(model.sessions.get((tenant, name))) else PLAIN_TURNS
+    new = said(random.choice(turns), number, random.choice([None, 5]))
     parent = random.choice([None, None, None, at])
     body = {"role": "user", "content": "blob"}
     return random.choice(
@@ -183,6 +189,21 @@ def _talk(random: Random, model: ModelStore, tenant: str, name: str, at: int, nu
             AppendBlobs(tenant, name, body, (b"z" * 9_000, str(number).encode()), parent),
         ]
     )
+
+
+def _redact(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
+    session = model.sessions[(tenant, name)]
+    last = min(at + random.choice([0, 0, 1, 5, 40]), len(session.events) - number % 9 // 8)
+    given = {"id": random.choice([None, *IDS]), "metadata": random.choice([None, {"n": 1}])}
+    new = New({"role": random.choice(["user", "x", "system"]), "content": "said"}, **given)
+    found: list[Op] = [
+        Append(tenant, name, (new,), key=random.choice([None, *KEYS])),
+        Append(tenant, name, (New({"n": 2}, kind="annotation"),)),
+        Append(tenant, name, (New(None, kind="event", id=random.choice(IDS)),)),  # retried
+    ]
+    if may_redact(session):
+        found += [Redact(tenant, name, at, max(at, last))] * 4
+    return random.choice(found)
 
 
 def _shown(random: Random, model: ModelStore, tenant: str, name: str, at: int, number: int) -> Op:
@@ -256,6 +277,7 @@ THEMES = {
     "contents": (_make, _made),
     "works": (_work, _worked),
     "views": (_talk, _shown),
+    "redaction": (_redact, _shown),
 }
 # Also with what the store writes for itself, and what depends on processes.
 LIVES = {**THEMES, "names": (_alias, _found), "runs": (_work, _ran)}

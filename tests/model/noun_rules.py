@@ -10,9 +10,12 @@ from hypothesis.stateful import rule
 from tests.model.documents import Documents, Owner, WriteDocument, session_of, texts_of
 from tests.model.facts import Alias, ByAlias, Link, NameBranch, Say, TipOf, Told
 from tests.model.listing import Listed
+from tests.model.operations import Events
 from tests.model.programs import KEYS, TENANTS, USERS, tenants, values
+from tests.model.redaction import Redact, may_redact
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.usage import COUNTERS, RecordUsage, SessionUsage, TenantUsage
+from tests.model.windows import Window
 from tests.model.works import (
     Artifacts,
     Calls,
@@ -410,3 +413,31 @@ class NounRules(Ruled):
             it.check(actor, StepCall(tenant, name, id, call, said, event))
         sequence = None if at is None else it.sequence(tenant, name, at)
         it.check(actor, Calls(tenant, name, sequence, states))
+
+    @rule(
+        side=sides,
+        actor=actors,
+        which=counts,
+        ranges=st.lists(st.tuples(counts, st.sampled_from([0, 0, 2, 30])), min_size=1, max_size=3),
+        last=st.sampled_from([None, 1, 5]),
+    )
+    def redact(
+        self,
+        side: int,
+        actor: str,
+        which: int,
+        ranges: list[tuple[int, int]],
+        last: int | None,
+    ) -> None:
+        """What events said is gone for every actor, and all else of them stays."""
+        it = self.sides[side]
+        tenant, name = it.pick(which)
+        session = it.model.sessions.get((tenant, name))
+        if session is not None and not may_redact(session):
+            return
+        for where, count in ranges:
+            first = it.sequence(tenant, name, where)
+            it.check(actor, Redact(tenant, name, first, first + count))
+        for each in ("here", actor):
+            it.check(each, Events(tenant, name))
+            it.check(each, Window(tenant, name, last))

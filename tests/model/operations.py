@@ -42,6 +42,8 @@ class New:
     speech_id: str | None = None
     request_id: str | None = None
     blobs: tuple[bytes, ...] = ()  # their contents
+    redacted: bool = False
+    role: str | None = None  # of a message that was redacted; of others the body tells it
 
 
 @dataclass(frozen=True, slots=True)

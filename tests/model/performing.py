@@ -191,7 +191,7 @@ def append(store: Store, op: Append, **options: Any) -> Ack:
         options |= {
             name: getattr(new, name)
             for name in New.__slots__
-            if name not in ("body", "kind") and getattr(new, name) is not None
+            if name not in ("body", "kind", "redacted", "role") and getattr(new, name) is not None
         }
         if new.kind == "message" and not op.as_event:
             return session.append(new.body, **options)
@@ -272,6 +272,7 @@ def event_facts(event: Event, store: Store | None = None) -> Exact:
         ()
         if blobs is None or event.kind == "base"
         else tuple([blobs.read(address) for address in event.blobs]),
+        event.redacted,
     )
 
 

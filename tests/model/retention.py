@@ -262,12 +262,12 @@ class Forget(Noun):
             own = [each for each in own if each.events and not each.is_gone]
         receipts = []
         for each in sorted([*chosen, *own], key=lambda each: -each.events[-1].position):
+            name = None if each.is_hidden else each.name
             count = len(each.events)
             if each in own:
                 model.remove(each)
                 each.is_gone = True
                 continue
             placed = model.remove(each)
-            name = None if each.is_hidden else each.name
             receipts.append((self.tenant, name, count, placed.position))
         return receipts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.model.answers import Exact, Placed, Refused, content, exact, told_body
@@ -11,9 +11,10 @@ from tests.model.operations import New, Opening
 BELONGING = ("usage", "artifacts")  # to another event
 SPACES = ("variables", "facts", "documents", "runs", "tool_calls", *BELONGING)
 CONTROLS = (
-    *("open", "base", "roll_up", "tombstone", "head_move", "branch_name", "link"),
+    *("open", "base", "roll_up", "tombstone", "head_move", "branch_name", "link", "redaction"),
     *("metric", "annotation", *SPACES),
 )
+ROLES = ("system", "user", "assistant", "tool", "developer", "toolResult")  # that headers tell
 
 
 @dataclass(slots=True)
@@ -45,12 +46,19 @@ class Kept:
             return -1
         return self.parent
 
+    @property
+    def told_branch(self) -> int | None:
+        """The branch in its line: of what belongs to an event on another one."""
+        if self.new.kind not in BELONGING or self.parent is None:
+            return None
+        return None if self.session.branch_of(self.parent) == self.branch else self.branch
+
     def facts(self) -> Exact:
         """All of it, comparable with ``performing.event_facts``."""
         if self._facts is not None:
             return self._facts
         new = self.new
-        role = new.body.get("role") if type(new.body) is dict else None
+        role = new.body.get("role") if type(new.body) is dict else new.role
         self._facts = (
             self.session.tenant,
             self.session.name,
@@ -73,8 +81,17 @@ class Kept:
             new.request_id,
             exact(self.opening),
             new.blobs,
+            new.redacted,
         )
         return self._facts
+
+    def redact(self) -> None:
+        """Lose what it says, and nothing else."""
+        new = self.new
+        told = new.body.get("role") if new.kind == "message" else None
+        role = told if type(told) is str and told in ROLES else None
+        self.new = replace(new, body=None, metadata=None, blobs=(), redacted=True, role=role)
+        self._facts = None
 
 
 @dataclass(slots=True)
@@ -107,6 +124,13 @@ class ModelSession:
         """Whether no caller can name it."""
         return len(self.name) > 512
 
+    def follows(self, sequence: int, parent: int | None) -> bool:
+        """Whether an event follows another one, -1 for none, as far as that is asked and known."""
+        if parent is None or sequence < self.first:
+            return True
+        found = self.events[sequence].parent
+        return parent == (-1 if found is None else found)
+
     def can_follow(self, parent: int) -> bool:
         """Whether an event may follow another one, -1 for none."""
         if parent == -1:
@@ -132,7 +156,7 @@ class ModelSession:
                 self.on = self._open(parent)
                 self.tips[self.on] = parent
             return parent, self.on
-        if kind in BELONGING and parent in (None, self.head):
+        if kind in BELONGING and parent is None:
             return self.head, self.on
         if kind in ("branch_name", *BELONGING):
             return (-1, self.on) if parent is None else (parent, self.branch_of(parent))
@@ -236,6 +260,16 @@ class ModelSession:
         """Events of kind message."""
         return [kept for kept in self.events if kept.new.kind == "message"]
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether a roll-up ever took messages out of a view."""
+        count = 0
+        for kept in self.events:
+            count += kept.new.kind == "message"
+            if kept.rolls_up and kept.keeps is not None and count > kept.keeps:
+                return True
+        return False
+
     def floor(self, leaf: int) -> int:
         """Sequence of the first message that roll-ups left in view of a path, now; 0 for all."""
         shown, _ = self.view(len(self.events) - 1, leaf)
@@ -285,6 +319,12 @@ class ModelSession:
         if leaf is not None:
             return shown, loose
         return [kept for kept in shown if kept.sequence >= self.first], loose
+
+    def has_on_path(self, kept: Kept, leaf: int) -> bool:
+        """Whether what stands beside the history does so among the events of a path."""
+        on = self.path(leaf)
+        last = {self.branch_of(each): each for each in on}.get(kept.branch, -1)
+        return last >= 0 and self._firsts(on)[kept.branch] <= kept.sequence <= last
 
     def _firsts(self, on: list[int]) -> dict[int, int]:
         """By branch of a path, the event that the path's part of it follows."""

@@ -12,9 +12,10 @@ from tests.model.contents import AppendBlobs, PutBlob
 from tests.model.copies import Carry, Clone, Configure, Lines, Rebuild, RoundTrip
 from tests.model.facts import Say, find_alias
 from tests.model.following import PathRest, PathStart, Project, ReadUpTo
-from tests.model.noun_programs import LIVES, TURNS, draw_noun, said
+from tests.model.noun_programs import LIVES, PLAIN_TURNS, TURNS, draw_noun, said
 from tests.model.operations import Append, Everything, New
 from tests.model.programs import NAMES, TENANTS, tenants
+from tests.model.redaction import may_call
 from tests.model.retention import Forget, Retain
 from tests.model.side import Ruled, actors, counts, sides, wheres
 from tests.model.windows import Compact, Overflow, Window
@@ -82,8 +83,10 @@ class WholeRules(Ruled):
         it = self.sides[side]
         tenant, name = it.pick(which)
         parent = None if follows is None or follows % 4 else it.sequence(tenant, name, follows // 4)
-        for what in turns:
+        has_calls = may_call(it.model.sessions.get((tenant, name)))
+        for turn in turns:
             self.marks += 1
+            what = turn if has_calls or turn in PLAIN_TURNS else "user"
             events = (said(what, self.marks, tokens),)
             it.check(actor, Append(tenant, name, events, as_event=True, parent=parent))
             parent = None

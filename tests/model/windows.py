@@ -46,16 +46,20 @@ def result_in(body: Any) -> str | None:
 
 @dataclass(slots=True)
 class Entry:
-    """One message of a view."""
+    """One message of a view; of one that was redacted its role is known."""
 
     body: Any
     sequence: int | None
     tokens: int
     made: str | None = None
+    role: str | None = None
+    is_redacted: bool = False
 
 
 def _entry(kept: Kept) -> Entry:
-    return Entry(kept.new.body, kept.sequence, kept.new.tokens or COUNTED)
+    new = kept.new
+    tokens = new.tokens or COUNTED
+    return Entry(new.body, kept.sequence, tokens, role=new.role, is_redacted=new.redacted)
 
 
 def boundary(body: Any) -> tuple[str, int | None, list[int]] | None:
@@ -89,7 +93,10 @@ def compaction_on(
 def model_view(
     session: ModelSession, leaf: int, floor: int
 ) -> tuple[list[Entry], Entry | None, Kept | None]:
-    """Messages of the model view of a path, the summary before them, and the compaction."""
+    """Messages of the model view of a path, the summary before them, and the compaction.
+
+    Those that were redacted are among them, as they can begin an exchange.
+    """
     path = [each for each in session.path(leaf) if each >= max(session.first, floor)]
     found = compaction_on(session, session.path(leaf), floor)
     messages = [session.events[each] for each in path]
@@ -118,14 +125,17 @@ def limited(
     taken: list[Entry] = []
     begun = used = 0
     for entry in reversed(entries):
-        if exchanges is not None and begun >= exchanges:
-            return taken[::-1], True
-        if last is not None and len(taken) >= last:
+        is_full = exchanges is not None and begun >= exchanges
+        is_full = is_full or (last is not None and len(taken) >= last)
+        role = entry.body.get("role") if type(entry.body) is dict else entry.role
+        if entry.is_redacted:
+            begun += role == "user" and not is_full
+            continue
+        if is_full:
             return taken[::-1], True
         if tokens is not None and used + entry.tokens > tokens:
             return taken[::-1], True
-        is_user = type(entry.body) is dict and entry.body.get("role") == "user"
-        begun += is_user
+        begun += role == "user"
         used += entry.tokens
         taken.append(entry)
     if summary is None:
@@ -266,6 +276,7 @@ class Compact(Noun):
         ):
             return Refused("UsageError")
         view, summary, earlier = model_view(session, session.head, 0)
+        view = [each for each in view if not each.is_redacted]
         entries = ([] if summary is None else [summary]) + view
         found = compaction_on(session, session.path(session.head))
         covered = -1 if found is None else found[1]

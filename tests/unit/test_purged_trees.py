@@ -78,28 +78,6 @@ def test_the_leaf_of_a_branch_that_was_sealed_before_the_session_branched(
     assert len(session.branches()) == 2
 
 
-def test_what_belongs_to_the_head_is_of_its_branch_after_an_import_too(
-    checked_store: Callable[..., Store], tmp_path: Path
-) -> None:
-    """Usage that named the head after a fork was of the branch before it, and of the fork's when
-    it was loaded: a line tells the event and no branch. Both are the head's now.
-    """
-    store = checked_store()
-    session = store.session("a")
-    session.append(said("0")).result()
-    session.fork(0).result()
-    session.record_usage(input_tokens=1, event=0).result()
-    session.artifacts.write("x", "text", event=0).result()
-    session.append(said("1")).result()
-    copy = checked_store(tmp_path / "copy")
-    copy.load(map(json.loads, store.export_lines(session.events())))
-    for each in (session, copy.session("a")):
-        assert {
-            branch: totals.record_count for branch, totals in each.usage().by_branch.items()
-        } == {1: 1}
-        assert [version.branch for version in each.artifacts.versions("x")] == [1]
-
-
 def test_a_name_that_was_given_by_an_event_that_was_purged_is_loaded(
     checked_store: Callable[..., Store], tmp_path: Path
 ) -> None:

@@ -125,3 +125,24 @@ def test_a_redacted_tool_result_does_not_keep_a_session_from_being_purged(store:
     info = session.info()
     assert info is not None
     assert info.first_sequence > 1
+
+
+@pytest.mark.parametrize("way", [{"last": 2}, {"exchanges": 1}, {"last": 2, "tokens": 500}])
+@pytest.mark.parametrize("redacted", [1, 2, 3])
+def test_a_window_of_all_that_is_left_is_not_cut(
+    store: Store, way: dict[str, int], redacted: int
+) -> None:
+    """A window was said to be cut where nothing but redacted messages came before it.
+
+    They are in no view, so that it begins with what follows them.
+    """
+    session = store.session("call")
+    tell(session, *[ask("gone") for _ in range(redacted)], ask("0"), say("1"))
+    assert session.window_entries(**way).is_cut
+    session.redact(0, redacted - 1)
+    window = session.window_entries(**way)
+    assert window.messages == [ask("0"), say("1")] and not window.is_cut
+    session.redact(redacted + 1, redacted + 1)
+    assert not session.window_entries(last=1).is_cut
+    tell(session, say("2"))
+    assert session.window_entries(last=1).is_cut
