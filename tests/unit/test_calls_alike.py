@@ -59,14 +59,15 @@ def test_where_a_branch_is_meant_an_id_is_told_apart(call: Session, name: str) -
 
 def test_where_an_event_is_meant_a_branch_is_told_apart(call: Session) -> None:
     call.append({"n": 3}, parent="mine").result(HANG_S)
-    for ack in (
-        call.append({"n": 4}, parent="side"),
+    followed = call.append({"n": 4}, parent="side")
+    named = [
         call.record_usage(input_tokens=1, event="side"),
         call.artifacts.write("a", "x", event="side"),
-    ):
-        with pytest.raises(AppendConflictError, match="no event 'side'") as caught:
+    ]
+    for ack in (followed, *named):
+        with pytest.raises(AppendConflictError, match="no event with id 'side'") as caught:
             ack.result(HANG_S)
-        assert "branches() tells" in caught.value.hint
+        assert ("branches() tells" in caught.value.hint) is (ack is followed)
 
 
 def test_events_of_now_and_of_then_take_the_same(call: Session) -> None:

@@ -284,13 +284,15 @@ def test_related_names_never_meet(checked_store: Open, space: str) -> None:
     ids, and one wrote over the other's; others join the parts of a key with a NUL."""
     store = checked_store(snapshot_frequency=2)
     put, get = SPACES[space]
+    names = list(NAMES)
     if space == "branch":
-        for name in NAMES:
+        names = [name for name in names if not name.isdecimal()]  # that are numbers of branches
+        for name in names:
             store.session(f"of {name}").append({}).result(HANG_S)
-    for name in NAMES:
+    for name in names:
         put(store, name).result(HANG_S)
     for _ in range(2):
-        assert {name: get(store, name) for name in NAMES} == {name: [name] for name in NAMES}
+        assert {name: get(store, name) for name in names} == {name: [name] for name in names}
         store.close()
         store = checked_store()
     files = {path.name for path in store.path.rglob("*")}

@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {  # for parameters that have to be given
     "reason": "case",
     "alias": "n",
     "first": 1,
+    "last": 1,
     "sequence": 0,
     "answers": [0],
     "leaf": 0,

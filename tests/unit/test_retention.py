@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -930,7 +931,8 @@ def test_whatever_a_session_is_no_path_of_it_is_cut_in_a_group(store: Store, see
         elif what < 0.95 or not messages:
             message = random.choice((user, says))(f"m{step}")
         else:
-            call.compact(lambda _: "so far", keep_last=3)
+            with suppress(ConflictError):  # an open call is in the way
+                call.compact(lambda _: "so far", keep_last=3)
             continue
         call.append(message, parent=parent).result()
     leaves = [branch.leaf for branch in call.branches() if branch.leaf is not None]

@@ -785,12 +785,12 @@ def test_a_variable_is_changed_only_if_it_has_the_expected_version(
     one = call.update_state({"n": 2}, expected={"n": first})
     two = call.update_state({"n": 2}, expected={"n": first})
     assert one.result().last == first + 2
-    with pytest.raises(AppendConflictError, match=f"is {first + 2}, not {first}"):
+    with pytest.raises(AppendConflictError, match=f"has version {first + 2}, not {first}"):
         two.result()
     with pytest.raises(AppendConflictError):
         call.update_state({"n": 3}, expected={"n": -1}).result()
     call.update_state({}, delete=["n"], expected={"n": first + 2}).result()
-    with pytest.raises(AppendConflictError, match="is -1"):
+    with pytest.raises(AppendConflictError, match="does not exist; version"):
         call.update_state({"m": 3}, expected={"n": first + 2}).result()
     call.update_state({"m": 3}, expected={"n": -1, "m": -1}).result()
     assert call.state == {"m": 3}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from engine import Session, Store, UsageError
+from engine import ConflictError, Session, Store, UsageError
 from engine.toolcalls import PENDING, STATES
 from engine.toolgroups import tools_of
 from tests.model.staging import HANG_S
@@ -77,7 +78,8 @@ def test_no_compaction_takes_a_call_that_is_open(store: Store, shape: str, state
             with pytest.raises(UsageError):
                 call.compact(lambda _: "s", through=through)
     for keep_last in (9, 4, 1, 0):
-        call.compact(lambda _: "s", keep_last=keep_last)
+        with suppress(ConflictError):  # where nothing but the call is left
+            call.compact(lambda _: "s", keep_last=keep_last)
         covered = call.compaction()
         through = -1 if covered is None else covered.body["data"]["through"]
         assert (through < at) is (state in PENDING) or keep_last == 9
