@@ -349,8 +349,9 @@ class Past:
             if sequence >= view.event_count:
                 return None
             before, tip = found.get(branch, (None, None))
-            if sequence >= self.first and (tip is None or tip.sequence < sequence):
-                tip = Tip(sequence, self.event(sequence, Record).recorded_us)
+            if tip is None or tip.sequence < sequence:
+                is_kept = sequence >= self.first  # else nobody knows the time any more
+                tip = Tip(sequence, self.event(sequence, Record).recorded_us if is_kept else 0)
             found[branch] = (before, tip)
         return found
 

@@ -248,10 +248,7 @@ class Forget(Noun):
             and (
                 self.user_id is None
                 or each.name == documents
-                or (
-                    not each.is_hidden
-                    and self.user_id in (facts_of(each)["user_id"], each.opening.user_id)
-                )
+                or (not each.is_hidden and self.user_id in _users(each))
             )
         ]
         if not self.is_forced and any([facts_of(each)["holds"] for each in chosen]):
@@ -271,3 +268,11 @@ class Forget(Noun):
             placed = model.remove(each)
             receipts.append((self.tenant, name, count, placed.position))
         return receipts
+
+
+def _users(session: ModelSession) -> set[str | None]:
+    """Whose a session is or was; of those that were purged the last one."""
+    purged = facts_of(session, session.first - 1)["user_id"] if session.first else None
+    told = [kept.new.body for kept in session.events[session.first :] if kept.new.kind == "facts"]
+    later = {body["set"]["user_id"] for body in told if "user_id" in body.get("set", {})}
+    return {session.opening.user_id, purged, *later}

@@ -95,3 +95,30 @@ def test_a_name_that_was_given_by_an_event_that_was_purged_is_loaded(
     made = copy.session("a")
     assert list(copy.export_lines(made.events())) == lines
     assert [(branch.names, branch.leaf) for branch in made.branches()] == [(("main",), 2)]
+
+
+@pytest.mark.parametrize("frequency", [2, 25], ids=["sealed", "loose"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_the_leaf_of_a_branch_that_was_purged_before_the_session_branched(
+    checked_store: Callable[..., Store], frequency: int, is_reopened: bool
+) -> None:
+    """A session of which all messages were purged, and whose head then moved, had a first branch
+    without a leaf until the move was sealed. The row that is written then has told it all along.
+    """
+    store = checked_store(snapshot_frequency=frequency)
+    session = store.session("a")
+    session.append_many([said("0"), said("1"), said("2")]).result()
+    session.purge(3).result()
+    before = session.branches()
+    assert [(each.number, each.leaf) for each in before] == [(0, 2)]
+    if is_reopened:
+        store.close()
+        store = checked_store()
+        session = store.session("a")
+    session.checkout(None).result()
+    assert [(each.leaf, each.updated_us) for each in session.branches()] == [(2, 0)]
+    session.append(said("3")).result()
+    branches = session.branches()
+    assert [(each.number, each.leaf) for each in branches] == [(0, 2), (1, 5)]
+    store.flush()
+    assert session.branches() == branches
