@@ -70,7 +70,8 @@ def content(value: Any) -> Exact:
     """As ``exact``, but the order of keys does not count."""
     kind = type(value)
     if kind is dict:
-        return ("dict", frozenset((key, content(item)) for key, item in value.items()))
+        items = [(key, content(item)) for key, item in value.items()]
+        return ("dict", tuple(sorted(items, key=lambda each: each[0])))
     if kind is list:
         return ("list", tuple(map(content, value)))
     return exact(value)

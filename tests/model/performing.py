@@ -95,7 +95,7 @@ def _perform(store: Store, op: Op) -> Any:
             return [
                 (
                     each.number,
-                    set(each.names),
+                    sorted(each.names),
                     each.parent,
                     each.parent_branch,
                     each.leaf,

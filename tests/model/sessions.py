@@ -243,7 +243,7 @@ class ModelSession:
         found = []
         for number in sorted({*newest, *self.opened}):
             parent = self.opened.get(number, -1)
-            names = {name for name, branch in self.names.items() if branch == number}
+            names = sorted([name for name, branch in self.names.items() if branch == number])
             found.append(
                 (
                     number,
