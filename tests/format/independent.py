@@ -626,7 +626,7 @@ class Reader:
         if not is_overwritten:
             return stored
         flags = struct.unpack_from("<H", stored, 74)[0]
-        assert session.flags & ERASED and flags & 8 and not flags & ~(2 | 4 | 8)
+        assert session.first and flags & 8 and not flags & ~(2 | 4 | 8)
         empty = (NONE, 0, -(2**63), 0, 0, 0, 0, VOID, 0, flags, 0)
         assert stored[24:] == struct.pack("<QQqQQIIBBHI", *empty)
         return None
