@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 from engine.catalog import decode_cursor
 from engine.hiddennames import hidden_name, split_hidden
 from engine.session import Session
-from eventlog.errors import CorruptionError
-from eventlog.keys import U64_MAX, is_derived, is_hidden
+from eventlog.keys import is_derived, is_hidden
 
 if TYPE_CHECKING:
     from engine.store import Tenant
-    from eventlog.log import Log
 
 
 def hidden_session(tenant: Tenant, kind: str, owner: str = "") -> Session:
@@ -37,24 +35,6 @@ def any_session(tenant: Tenant, name: str) -> Session:
     if not is_hidden(name):
         return tenant.session(name)
     return hidden_session(tenant, *split_hidden(name))
-
-
-def shows_any(log: Log, tenant: str) -> bool:
-    """Whether a tenant has a session that is none of the store's own, or has none at all."""
-    shows = True
-    with log.views.listing(tenant, hidden=True) as listing:
-        if listing is None:
-            return True
-        for position, number, state in listing.newest(U64_MAX):
-            try:
-                facts = listing.facts(position, number, state)
-            except CorruptionError:
-                return True  # whoever reads it is told
-            if facts is not None:
-                if not is_derived(facts.origin.name):
-                    return True
-                shows = False
-    return shows
 
 
 def list_names(tenant: Tenant, limit: int, cursor: str | None) -> tuple[list[str], str | None]:

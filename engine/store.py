@@ -19,7 +19,6 @@ from engine.events import Event
 from engine.fold import folds_of
 from engine.following import Following
 from engine.forgetting import Forgetting, ForgettingTenants
-from engine.hidden import shows_any
 from engine.listed import Listed, ListedOfAll
 from engine.loading import Loader, LoadResult
 from engine.owners import Owning
@@ -350,10 +349,10 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
     def tenants(self) -> list[str]:
         """Names of all tenants that have or had sessions or contents, oldest first.
 
-        A tenant in which there is only what the store keeps for itself, such as how far projections
-        got, is left out.
+        A tenant in which nothing is left but what the store keeps for itself, such as how far
+        projections got and where aliases lead, is left out.
         """
-        return [name for name in self._log.views.tenant_names() if shows_any(self._log, name)]
+        return self._log.views.tenant_names()
 
     def _scope(self) -> str | None:
         return None

@@ -20,7 +20,7 @@ from typing import Final
 from eventlog.errors import CorruptionError
 from eventlog.hotlog import PARTITION
 from eventlog.index import LOST, LooseIndex, SessionState
-from eventlog.keys import U64
+from eventlog.keys import U64, is_derived
 from eventlog.record import CHECKSUM_BYTES, FLAGS_BYTE, verify_record
 from eventlog.rollup import ROLLS_UP, kept_of
 from eventlog.rows import CommitRecord, SessionRow
@@ -133,6 +133,48 @@ def newest_sessions(
             return
         if number not in met:
             yield position, number, None
+
+
+def tenants_with_derived_only(
+    tables: ReadTables, record: CommitRecord, index: LooseIndex
+) -> set[int]:
+    """Numbers of tenants that have derived sessions and no others, but for those that are gone.
+
+    The hot log is walked once for all of them. A session whose row is damaged counts as another
+    one where its tenant is known, so that whoever reads there is told.
+
+    Args:
+        tables: The transaction.
+        record: Its commit record, which ``index`` has caught up with.
+        index: The loose index.
+    """
+    shown: set[int] = set()
+    derived: set[int] = set()
+    for number in {number for _, number in HotNumbers(tables, record, index).newest_first()} - {0}:
+        row = _row_of(tables, index, number)
+        if row is not None and not row.is_gone:
+            (derived if is_derived(row.name) else shown).add(row.tenant_number)
+    for tenant_number in range(1, record.tenants_made + 1):
+        if tenant_number in shown:
+            continue
+        for _, number in tables.activity(tenant_number, record.floor):
+            row = _row_of(tables, index, number)
+            if row is None or not is_derived(row.name):
+                shown.add(tenant_number)
+                break
+            derived.add(tenant_number)
+    return derived - shown
+
+
+def _row_of(tables: ReadTables, index: LooseIndex, number: int) -> SessionRow | None:
+    """The row of a session; None where it is damaged."""
+    state = index.states.get(number)
+    if state is not None and state.next:
+        return state.row
+    try:
+        return tables.load_row(number)
+    except CorruptionError:
+        return None
 
 
 def row_at(tables: ReadTables, tenant_number: int, position: int, number: int) -> SessionRow | None:

@@ -25,6 +25,7 @@ from eventlog.index import Loose, LooseIndex, Name, SessionState
 from eventlog.keys import is_derived
 from eventlog.known import KnownSessions
 from eventlog.listing import Listing
+from eventlog.newest import tenants_with_derived_only
 from eventlog.past import Past
 from eventlog.present import PresentRows
 from eventlog.reading import (
@@ -412,10 +413,12 @@ class Views:
             return facts_of(state.origin, state.row, state)
 
     def tenant_names(self) -> list[str]:
-        """Names of the tenants, oldest first."""
+        """Names of the tenants, oldest first, but for those that have derived sessions only."""
         with self.transaction() as tables:
-            count = tables.commit_record().tenants_made
-            return [tables.load_tenant(number).name for number in range(1, count + 1)]
+            record = self.current(tables)
+            derived = tenants_with_derived_only(tables, record, self._index)
+            numbers = [each for each in range(1, record.tenants_made + 1) if each not in derived]
+            return [tables.load_tenant(number).name for number in numbers]
 
 
 _NOTHING: Final = Loose(0)  # of a session that memory does not hold

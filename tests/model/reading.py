@@ -28,6 +28,7 @@ class Reading:
     log: list[Kept]
     sessions: dict[tuple[str, str], ModelSession]
     tenants: list[str]
+    hidden: dict[int, ModelSession]
 
     @property
     def last_position(self) -> int:
@@ -145,9 +146,12 @@ class Reading:
     def everything(self) -> dict[str, Any]:
         """Comparable with ``actors.everything``."""
         names = sorted([name for name, each in self.sessions.items() if not each.is_hidden])
+        derived = {each.tenant for each in self.hidden.values()}
+        others = {tenant for tenant, _ in self.sessions}
+        tenants = [each for each in self.tenants if each in others or each not in derived]
         return {
             "last_position": self.last_position,
-            "tenants": list(self.tenants),
+            "tenants": tenants,
             "read": self.look(Read("")),
             "events": {name: self.look(Events(*name)) for name in names},
             "history": {name: self.look(History(*name)) for name in names},
@@ -155,7 +159,7 @@ class Reading:
             "last": {name: self.look(History(*name, limit=3)) for name in names},
             "info": {name: self.look(Info(*name)) for name in names},
             "branches": {name: self.look(Branches(*name)) for name in names},
-            "sessions": {tenant: self.look(Sessions(tenant)) for tenant in self.tenants},
+            "sessions": {tenant: self.look(Sessions(tenant)) for tenant in tenants},
             "findings": [],
         }
 

@@ -10,6 +10,7 @@ import pytest
 
 from engine import SessionInfo, Store
 from engine.store import Tenant
+from eventlog import newest
 from eventlog.errors import UsageError
 from tests.model.actors import Workers
 from tests.model.operations import Append, New
@@ -199,3 +200,52 @@ def test_create_beside_the_first_append_tells_the_right_place(store: Store) -> N
     assert first.result(HANG_S).position == 2
     assert again.result(HANG_S).already
     assert (again.first, again.last, again.position) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_tenant_with_nothing_but_the_stores_own_is_not_listed(
+    store_path: Path, is_sealed: bool
+) -> None:
+    """Also once the sessions are gone; one in which there is nothing else left is listed."""
+
+    def listed() -> list[str]:
+        if is_sealed:
+            Store.vacuum(store_path)
+        with Store.open(store_path) as store:
+            return store.tenants()
+
+    with Store.open(store_path) as store:
+        store.session("s").append({"n": 0}).result(HANG_S)
+        with store.projection("p", lambda event: None, tenant="empty") as projection:
+            projection.run_once()
+        for name in ("aliased", "plain"):
+            store.tenant(name).session("s").append({"n": 1}).result(HANG_S)
+        store.tenant("aliased").session("s").alias("x").result(HANG_S)
+        store.tenant("documents").documents.write("d", "text").result(HANG_S)
+    assert listed() == ["", "aliased", "plain", "documents"]
+    with Store.open(store_path) as store:
+        for name in ("aliased", "plain"):
+            store.tenant(name).session("s").delete().result(HANG_S)
+    assert listed() == ["", "plain", "documents"]
+    with Store.open(store_path) as store:
+        store.tenant("aliased").session("s").append({"n": 2}).result(HANG_S)
+    assert listed() == ["", "aliased", "plain", "documents"]
+
+
+def test_tenants_are_listed_in_one_walk_over_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tenant had one of its own: 500 beside a busy one took a second."""
+    for number in range(20):
+        ack = store.tenant(f"t{number}").session("s").append({"n": number})
+    ack.result(HANG_S)
+    walks: list[newest.HotNumbers] = []
+    walk = newest.HotNumbers.newest_first
+
+    def noted(self: newest.HotNumbers) -> Iterator[tuple[int, int]]:
+        walks.append(self)
+        return walk(self)
+
+    monkeypatch.setattr(newest.HotNumbers, "newest_first", noted)
+    assert len(store.tenants()) == 20
+    assert len(walks) == 1
