@@ -146,7 +146,7 @@ class Reading:
     def everything(self) -> dict[str, Any]:
         """Comparable with ``actors.everything``."""
         names = sorted([name for name, each in self.sessions.items() if not each.is_hidden])
-        derived = {each.tenant for each in self.hidden.values()}
+        derived = {each.tenant for each in self.hidden.values() if not each.is_gone}
         others = {tenant for tenant, _ in self.sessions}
         tenants = [each for each in self.tenants if each in others or each not in derived]
         return {
