@@ -71,6 +71,8 @@ class Reading:
             case Events():
                 stop = len(events) if op.last is None else op.last + 1
                 first = op.first if session is None else max(op.first, session.first)
+                if 0 < op.first < first:  # 0 is where the session begins, wherever that is
+                    return Refused("TrimmedError")
                 return [
                     kept.facts()
                     for kept in events[first:stop]
