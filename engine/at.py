@@ -146,7 +146,7 @@ class SessionAt:
             stop = min(stop, whole(last, "last", 0, POSITION_MAX))
         with self._session._store._log.views.past(self._session._name) as past:
             self._same(past)
-        pager = self._session._pager(first, stop, kinds, self.number)
+        pager = self._session._pager(first, stop, kinds, self.number, self.sequence + 1)
         return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:

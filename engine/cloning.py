@@ -177,7 +177,13 @@ class _Copies:
         if base is not None:
             yield from self._of_base(base)
         pager = SessionPager(
-            session._store._log, session._name, first, self._last, None, self._number
+            session._store._log,
+            session._name,
+            first,
+            self._last,
+            None,
+            self._number,
+            self._last + 1,
         )
         while page := pager.next_page():
             for event in page:

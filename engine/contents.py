@@ -224,18 +224,20 @@ class Beginnings:
             opening = opening_of(past.row, number)
         if base is None or newest is None:
             return Preface(opening, None)
-        followed = self._followed(name, sequence) if past.view.branches else {}
+        followed = self._followed(past.view, sequence) if past.view.branches else {}
         tree = tree_in(newest.body)
         if not tree and facts.head < sequence:
             # It does not tell the head, and no public event is left that does by its parent.
             tree["head"] = facts.head
         return Preface(opening, {**whole_base(base), **tree, **followed})
 
-    def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
+    def _followed(self, view: SessionView, first: int) -> dict[str, list[list[int]]]:
         """The purged events that others follow, and their branches, which only those tell."""
         found: dict[int, int] = {}
         forked: dict[int, int | None] = {}
-        pager = SessionPager(self._log, name, first, U64_MAX, None)
+        origin = view.origin
+        name = (origin.tenant, origin.name)
+        pager = SessionPager(self._log, name, first, U64_MAX, None, origin.number, view.event_count)
         while page := pager.next_page():
             for event in page:
                 parent, branch = event.parent, event.branch

@@ -65,7 +65,17 @@ class Pager(Protocol):
 
 
 class SessionPager:
-    """Pages of one session by sequence."""
+    """Pages of one session by sequence.
+
+    Args:
+        log: The log.
+        name: Tenant and session name.
+        first: First sequence.
+        last: Last sequence.
+        kinds: Which events; None for all.
+        number: Number of the incarnation that is meant; None for that of the first page.
+        seen: How many events it is known to have; each page tells anew.
+    """
 
     def __init__(
         self,
@@ -75,11 +85,13 @@ class SessionPager:
         last: int,
         kinds: Callable[[Event], bool] | None,
         number: int | None = None,
+        seen: int = 0,
     ) -> None:
         self._log = log
         self._name = name
         self._kinds = kinds
-        self._number = number  # of the incarnation; None until the first page
+        self._number = number
+        self._seen = seen
         self.following = first
         self.last = last
 
@@ -87,7 +99,8 @@ class SessionPager:
         """See ``Pager``.
 
         Raises:
-            SessionGoneError: The session was deleted and made anew since the first page.
+            SessionGoneError: The session was deleted before all was read that was seen of it, or
+                deleted and made anew.
         """
         while self.following <= self.last:
             page = self._log.views.read_session(
@@ -99,14 +112,16 @@ class SessionPager:
                 bytes_max=PAGE_BYTES,
             )
             if page is None:
+                if self._number is not None and self.following < self._seen:
+                    raise SessionGoneError.while_read(self._name[1], self._number, None)
                 return []
-            events, following, number = page
-            if self._number is not None and number != self._number:
-                raise SessionGoneError.while_read(self._name[1], self._number, number)
-            self._number = number
-            if following == self.following:
+            if self._number not in (None, page.number):
+                raise SessionGoneError.while_read(self._name[1], self._number, page.number)
+            self._number, self._seen = page.number, page.event_count
+            if page.following == self.following:
                 return []
-            self.following = following
+            self.following = page.following
+            events = page.events
             if self._kinds is not None:
                 events = [event for event in events if self._kinds(event)]
             if events:
