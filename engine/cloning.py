@@ -38,6 +38,7 @@ from eventlog.record import (
     REDACTION,
     ROLL_UP,
     TOMBSTONE,
+    change_tail,
 )
 from eventlog.rollup import ROLLS_UP
 
@@ -187,13 +188,17 @@ class _Copies:
         )
         while page := pager.next_page():
             for event in page:
+                rolls_up = self._rolls_up_after(event)
                 draft = self._copy(event, on_path)
+                if rolls_up and draft is None:
+                    draft = draft_event("roll_up", None, loading=True)
+                elif rolls_up and draft is not None:
+                    # Where the clone's appends end is another matter.
+                    tail = change_tail(draft.tail, ROLLS_UP, draft.extension_bytes)
+                    draft = draft._replace(tail=tail)
                 if draft is not None:
                     self._made += 1
                     yield draft
-                    if self._rolls_up and event.flags & ROLLS_UP and event.kind_code != ROLL_UP:
-                        self._made += 1  # where the clone's appends end is another matter
-                        yield draft_event("roll_up", None, loading=True)
         source = {"cloned_from": [session.name, self._leaf]}
         yield draft_event(Space.FACTS.title, {"set": source}, loading=True)
 
@@ -217,6 +222,14 @@ class _Copies:
                 self._made += 1
                 yield draft_event(change.space.title, body, blobs=blobs, loading=True)
 
+    def _rolls_up_after(self, event: Event) -> bool:
+        """Whether the clone is to roll up where the original did after an event."""
+        return (
+            self._rolls_up
+            and event.flags & ROLLS_UP != 0
+            and is_on(self._path, _place(event, event.sequence))
+        )
+
     def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
         code = event.kind_code
         body = event.body
@@ -236,7 +249,7 @@ class _Copies:
         elif code in _STAYS or (on_path is not None and code in (HEAD_MOVE, BRANCH_NAME)):
             return None
         elif code == ROLL_UP:
-            if not self._rolls_up or not is_on(self._path, _place(event, event.sequence)):
+            if not self._rolls_up_after(event):
                 return None
         elif code == HEAD_MOVE:
             follows = None if event.parent is None else places.get(event.parent)

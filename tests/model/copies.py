@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine import Store
     from tests.model.model import ModelStore
 
+_ROLL_UP = New(None, kind="roll_up")
 _LEFT = ("open", "tombstone", "base", "usage")  # about the original alone
 
 
@@ -86,8 +87,12 @@ class _Copying:
                 if new.redacted:
                     self._redacted[kept.sequence] = place
                 made.note_name(made.events[-1])
-                if self._trims and kept.rolls_up and new.kind != "roll_up":
-                    model.keep(made, New(None, kind="roll_up"))
+            if self._rolls_up_after(kept):
+                model.roll_up_after(made.events[-1] if found else model.keep(made, _ROLL_UP))
+
+    def _rolls_up_after(self, kept: Kept) -> bool:
+        is_on = self._leaf is None or self._source.has_on_path(kept, self._leaf)
+        return self._trims and kept.rolls_up and (is_on or kept.new.kind not in CONTROLS)
 
     def _copy(self, kept: Kept, made: ModelSession) -> tuple[New, int | None] | None:
         new = replace(kept.new, id=None)
@@ -106,8 +111,7 @@ class _Copying:
         if kind == "branch_name":
             return new, None if kept.parent is None else follows
         if kind == "roll_up":
-            is_on = self._leaf is None or self._source.has_on_path(kept, self._leaf)
-            return (new, None) if self._trims and is_on else None
+            return (new, None) if self._rolls_up_after(kept) else None
         if kind == "artifacts" and kept.parent is not None:
             if self._leaf is not None and not belongs(
                 self._source, self._source.path(self._leaf), kept.parent, kept.branch
