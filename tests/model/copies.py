@@ -47,7 +47,12 @@ class Clone(Noun):
         made = model.open((self.tenant, self.name), source.opening)
         trims = source.is_trimmed or model.max_messages is not None
         _Copying(source, self.leaf, trims).into(model, made)
-        said = {"set": {"cloned_from": [self.session, self.leaf]}}
+        said: dict[str, Any] = {"set": {"cloned_from": [self.session, self.leaf]}}
+        held, copied = [each.space("facts").get("hold", (None, -1))[0] for each in (source, made)]
+        if held is None and copied is not None:
+            said["delete"] = ["hold"]
+        elif held != copied:
+            said["set"]["hold"] = held
         model.place(made, New(said, kind="facts"))
         return self.name
 
