@@ -96,8 +96,13 @@ class _Copying:
                 model.roll_up_after(made.events[-1] if found else model.keep(made, _ROLL_UP))
 
     def _rolls_up_after(self, kept: Kept) -> bool:
-        is_on = self._leaf is None or self._source.has_on_path(kept, self._leaf)
-        return self._trims and kept.rolls_up and (is_on or kept.new.kind not in CONTROLS)
+        if not self._trims or not kept.rolls_up:
+            return False
+        if self._leaf is None or self._on is None:
+            return True
+        if kept.new.kind in CONTROLS:
+            return self._source.has_on_path(kept, self._leaf)
+        return kept.sequence in self._on
 
     def _copy(self, kept: Kept, made: ModelSession) -> tuple[New, int | None] | None:
         new = replace(kept.new, id=None)
