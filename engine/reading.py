@@ -168,6 +168,7 @@ class PathPager:
         Raises:
             UsageError: The leaf is no event of the session's history.
             SessionGoneError: The session was deleted since the first page.
+            TrimmedError: Events behind the page before were purged, or the leaf was.
         """
         if self.leaf is not None and self.following > self.leaf:
             return []
@@ -181,6 +182,8 @@ class PathPager:
                 if self.number is None:
                     return []
                 raise SessionGoneError.while_read(self._name[1], self.number, number)
+            if self.number is not None and 0 < self.following < past.first:
+                raise _purged(past)  # what follows the page before
             self.number = number
             if self.leaf < 0:
                 return []
@@ -205,14 +208,19 @@ def path_of(past: Past, leaf: int) -> list[Stretch]:
     """
     name = past.view.origin.name
     if leaf < past.first:
-        raise TrimmedError(
-            f"the events of session {name!r} below {past.first} were purged", first=past.first
-        )
+        raise _purged(past)
     if leaf >= past.view.event_count:
         raise UsageError(f"session {name!r} has no event {leaf}")
     if past.event(leaf, Event).kind_code >= CONTROL:
         raise UsageError(f"event {leaf} of session {name!r} is none of its history")
     return past.path(leaf)
+
+
+def _purged(past: Past) -> TrimmedError:
+    return TrimmedError(
+        f"the events of session {past.view.origin.name!r} below {past.first} were purged",
+        first=past.first,
+    )
 
 
 class PositionPager:
