@@ -40,7 +40,7 @@ class SessionAt:
         sequence: The event after which this is the session.
         number: Number of the session's incarnation.
         message_count: Messages up to then.
-        head: Sequence of the last public event up to then; None when there was none.
+        head: Sequence of the event that the next append would have followed then; None for none.
     """
 
     __slots__ = ("_fold", "_session", "head", "message_count", "number", "sequence")

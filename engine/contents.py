@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.blobs import require_content
-from engine.events import Event, opening_of
+from engine.events import Event, opening_of, require_event
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from engine.fold import read_base, tree_in, whole_base
 from engine.forks import Forks
@@ -164,6 +164,7 @@ def export_lines(log: Log, events: Iterable[Event]) -> Iterator[str]:
     exported = ExportedContents(log)
     beginnings = Beginnings(log)
     for event in events:
+        require_event(event)
         if not event.session or is_derived(event.session):
             continue  # the tombstone of a session that is gone, or what a load makes by itself
         preface = beginnings.of(event)

@@ -340,7 +340,7 @@ class Subscription:
     (``StoreClosedError``). Commits of this process wake it; those of others are polled for.
 
     It is an iterator of both kinds, for ``next`` and ``anext`` too. It may be left and taken up
-    again, by ``for`` and ``async for`` in turn, by one at a time, and
+    again, by ``for`` and ``async for`` in turn, by one at a time (``UsageError``), and
     goes on behind the event that it gave last; so a wait for the next one may be given up, as
     ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
     keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
@@ -353,6 +353,7 @@ class Subscription:
         self._log = log
         self._pool = pool
         self._ended = threading.Event()
+        self._taking = threading.Lock()  # held by whoever takes the next event
         self._page: list[Event] = []  # of which those before ``_index`` were given
         self._index = 0
         self._before = 0  # the last position before the last page was asked for
@@ -379,18 +380,22 @@ class Subscription:
         return self
 
     def __next__(self) -> Event:
-        while not self._ended.is_set():
-            if self._index < len(self._page):
-                return self._take()
-            if self._is_reading():  # for somebody on a loop, who gave up
-                wait((self._begun(),))
-                self._set_page(self._read())
-            else:
-                self._before = self._log.views.last_position()
-                self._set_page(self._pager.next_page())
-            if not self._page:
-                wait_for_more(self._log, self._before, self._ended.is_set)
-        raise StopIteration
+        self._enter()
+        try:
+            while not self._ended.is_set():
+                if self._index < len(self._page):
+                    return self._take()
+                if self._is_reading():  # for somebody on a loop, who gave up
+                    wait((self._begun(),))
+                    self._set_page(self._read())
+                else:
+                    self._before = self._log.views.last_position()
+                    self._set_page(self._pager.next_page())
+                if not self._page:
+                    wait_for_more(self._log, self._before, self._ended.is_set)
+            raise StopIteration
+        finally:
+            self._taking.release()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -407,21 +412,33 @@ class Subscription:
         return event
 
     async def __anext__(self) -> Event:
-        while not self._ended.is_set():
-            if self._index < len(self._page):
-                return self._take()
-            reading = self._begun()
-            try:
-                await asyncio.wrap_future(reading)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                self._reading = None
-                raise
-            self._set_page(self._read())
-            if not self._page:
-                await wait_past_async(self._log, self._before, None, self._ended.is_set)
-        raise StopAsyncIteration
+        self._enter()
+        try:
+            while not self._ended.is_set():
+                if self._index < len(self._page):
+                    return self._take()
+                reading = self._begun()
+                try:
+                    await asyncio.wrap_future(reading)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException:
+                    self._reading = None
+                    raise
+                self._set_page(self._read())
+                if not self._page:
+                    await wait_past_async(self._log, self._before, None, self._ended.is_set)
+            raise StopAsyncIteration
+        finally:
+            self._taking.release()
+
+    def _enter(self) -> None:
+        if not self._taking.acquire(blocking=False):
+            self._log.environment.refuse_forked()
+            raise UsageError(
+                "the subscription is waited on already",
+                hint="Subscribe once more: each subscription gives every event.",
+            )
 
     def _is_reading(self) -> bool:
         return self._reading is not None and not self._reading.cancelled()

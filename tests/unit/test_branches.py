@@ -795,6 +795,20 @@ def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     assert there.branches() == call.branches()
 
 
+def test_a_text_that_is_no_text_leads_to_no_branch(call: Session) -> None:
+    """A lone surrogate where a branch is named came out as UnicodeEncodeError."""
+    call.append({"n": 0}).result()
+    for ask in (
+        lambda: call.path("\udcff"),
+        lambda: call.fork("\udcff"),
+        lambda: call.clone("copy", leaf="\udcff"),
+        lambda: call.usage(branch="\udcff"),
+        lambda: call.artifacts.on("\udcff"),
+    ):
+        with pytest.raises(UsageError, match="has no branch"):
+            ask()
+
+
 @pytest.mark.parametrize("name", ["0", "3", "007"])
 def test_a_number_is_no_name_of_a_branch(store: Store, name: str) -> None:
     """A branch could be called "3", which the command line takes for the branch of that number."""

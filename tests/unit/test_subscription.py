@@ -651,6 +651,30 @@ def test_a_subscription_waits_on_when_all_of_a_deleted_session_was_given(store: 
             next(events)
 
 
+def test_one_at_a_time_waits_for_a_subscription(store: Store) -> None:
+    """The second of two met an assertion, and so did the first one then."""
+
+    async def follow() -> None:
+        async with store.subscribe() as events:
+            first = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)  # it has begun
+            with pytest.raises(UsageError, match="already"):
+                await anext(events)
+            with pytest.raises(UsageError, match="already"):
+                next(events)
+            await store.session("s").append({"n": 0})
+            assert (await asyncio.wait_for(first, HANG_S)).body == {"n": 0}
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await store.session("s").append({"n": 1})
+            assert (await asyncio.wait_for(anext(events), HANG_S)).body == {"n": 1}
+
+    run(follow())
+
+
 def test_a_subscription_is_an_iterator_of_both_kinds(store: Store) -> None:
     """Its docstring told of ``anext(events)``, which raised: it was an iterable only.
 
