@@ -82,7 +82,7 @@ def _events(log: Log, name: Name, number: int, first: int, stop: int) -> Iterato
     Raises:
         SessionGoneError: They are not there any more.
     """
-    pager = SessionPager(log, name, first, stop - 1, None, number)
+    pager = SessionPager(log, name, first, stop - 1, None, number, stop)
     following = first
     while (page := pager.next_page()) and page[0].sequence == following:
         yield from page

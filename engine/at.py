@@ -40,7 +40,7 @@ class SessionAt:
         sequence: The event after which this is the session.
         number: Number of the session's incarnation.
         message_count: Messages up to then.
-        head: Sequence of the last public event up to then; None when there was none.
+        head: Sequence of the event that the next append would have followed then; None for none.
     """
 
     __slots__ = ("_fold", "_session", "head", "message_count", "number", "sequence")
@@ -146,7 +146,7 @@ class SessionAt:
             stop = min(stop, whole(last, "last", 0, POSITION_MAX))
         with self._session._store._log.views.past(self._session._name) as past:
             self._same(past)
-        pager = self._session._pager(first, stop, kinds, self.number)
+        pager = self._session._pager(first, stop, kinds, self.number, self.sequence + 1)
         return Events(pager, self._session._store._pool)
 
     def info(self) -> SessionInfo:

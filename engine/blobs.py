@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
 
-from engine.events import Event
+from engine.events import Event, require_event
 from eventlog.arguments import items, iterable, seconds, shown, whole
 from eventlog.blob import ADDRESS_BYTES, BlobRow
 from eventlog.blobcollect import Collection
@@ -318,7 +318,9 @@ class Blobs:
             CorruptionError: One is damaged or missing; the others can be asked for by
                 ``event.blobs``.
             SessionGoneError: It was removed with the event, which is not in the store any more.
+            UsageError: It is no event, or one of another tenant.
         """
+        require_event(event)
         if event.tenant != self.tenant:
             raise UsageError(f"the event belongs to tenant {event.tenant!r}, not {self.tenant!r}")
         for address in event.blobs:

@@ -141,7 +141,8 @@ class Branching(Removing):
         Raises:
             UsageError: There is no such event, or it is none of the history; or the cursor is of
                 another session, or comes with a leaf.
-            TrimmedError: The event was purged, the head too.
+            TrimmedError: The event was purged, the head too; or events behind the page that gave
+                the cursor were.
             SessionGoneError: The session was deleted since the page that gave the cursor.
         """
         whole(limit, "limit", 1, PAGE_MAX)

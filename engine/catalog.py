@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from engine.attached import attached
@@ -48,6 +49,7 @@ SORTED_MAX: Final = 1_024  # sessions that are put in order for a question; of m
 PAGE_SESSIONS: Final = 2_048  # read in one transaction while the catalog of a tenant is made
 _BY: Final = ("user_id", "account_id", "agent_id", "workspace", "status")
 
+_DOUBLE: Final = Struct(">d")
 _NOBODY: Final[frozenset[int]] = frozenset()
 
 Value = tuple[str, str]  # a field and what it is
@@ -112,10 +114,26 @@ class Filter(NamedTuple):
             return True
         return metadata is not None and all(
             [
-                key in metadata and type(metadata[key]) is type(value) and metadata[key] == value
+                key in metadata and _is_same(metadata[key], value)
                 for key, value in self.metadata.items()
             ]
         )
+
+
+def _is_same(stored: Any, wanted: Any) -> bool:
+    """Whether two values are one, of the same types all through; floats by their bits."""
+    kind = type(stored)
+    if type(wanted) is not kind:
+        return False
+    if kind is dict:
+        return stored.keys() == wanted.keys() and all(
+            [_is_same(value, wanted[key]) for key, value in stored.items()]
+        )
+    if kind is list:
+        return len(stored) == len(wanted) and all(map(_is_same, stored, wanted))
+    if kind is float:
+        return _DOUBLE.pack(stored) == _DOUBLE.pack(wanted)
+    return bool(stored == wanted)
 
 
 def _has(info: SessionInfo, name: str, value: str) -> bool:

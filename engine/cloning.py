@@ -12,12 +12,14 @@ from engine.boundary import EventName
 from engine.copying import Copied, summed
 from engine.drafting import draft_control, draft_event, encode_opening, make_ack
 from engine.events import OPENING_FACTS, Event, opening_of
+from engine.facts import HOLD
 from engine.fold import Fold, read_base
 from engine.forks import Forks
 from engine.kinds import COMPACTION, CONTROLS
 from engine.pathscan import PathScan
 from engine.reading import SessionPager
 from engine.spaces import KINDS, SPACES, Space
+from engine.values import Present
 from eventlog.ack import Ack, Draft, Removal
 from eventlog.branching import Stretch
 from eventlog.errors import (
@@ -38,6 +40,7 @@ from eventlog.record import (
     REDACTION,
     ROLL_UP,
     TOMBSTONE,
+    change_tail,
 )
 from eventlog.rollup import ROLLS_UP
 
@@ -150,6 +153,9 @@ class _Copies:
         self._head: int | None = None  # of the copies
         self._is_forked = False  # whether that is on a branch without an event
         self._forks = Forks(session._store._log)
+        self._newest: dict[int, int] = {}  # of the copies, by the originals' branches
+        self._waiting: dict[str, int] = {}  # names of branches without a copy so far
+        self._held: tuple[Any, ...] = ()  # the fact of the copies that holds them
         self._made = 0
 
     def drafts(self) -> Iterator[Draft]:
@@ -177,23 +183,31 @@ class _Copies:
         if base is not None:
             yield from self._of_base(base)
         pager = SessionPager(
-            session._store._log, session._name, first, self._last, None, self._number
+            session._store._log,
+            session._name,
+            first,
+            self._last,
+            None,
+            self._number,
+            self._last + 1,
         )
         while page := pager.next_page():
             for event in page:
-                draft = self._copy(event, on_path)
-                if draft is not None:
-                    self._made += 1
-                    yield draft
-                    if self._rolls_up and event.flags & ROLLS_UP and event.kind_code != ROLL_UP:
-                        self._made += 1  # where the clone's appends end is another matter
-                        yield draft_event("roll_up", None, loading=True)
-        source = {"cloned_from": [session.name, self._leaf]}
-        yield draft_event(Space.FACTS.title, {"set": source}, loading=True)
+                yield from self._drafts_of(event, on_path)
+        change: dict[str, Any] = {"set": {"cloned_from": [session.name, self._leaf]}}
+        hold = Present(session._store, session._name, self._number).one(Space.FACTS, HOLD)
+        if hold is None and self._held:
+            change["delete"] = [HOLD]
+        elif hold is not None and self._held != (hold.value(),):
+            change["set"][HOLD] = hold.value()
+        yield draft_event(Space.FACTS.title, change, loading=True)
 
     def _of_base(self, base: Fold) -> Iterator[Draft]:
         """What purged events added up to."""
         session = self._session
+        if self._leaf is None:
+            names = sorted(base.names.values(), key=lambda each: each.sequence)
+            self._waiting = {each.name: each.branch for each in names}
         addresses = content_addresses(
             session._store, session._name, contents_of(base), self._number
         )
@@ -201,7 +215,7 @@ class _Copies:
             body: dict[str, Any] | None = change.body
             blobs: tuple[bytes, ...] = ()
             if change.space is Space.FACTS:
-                body = self._copied.facts(change.body)
+                body = self._facts(change.body)
             elif change.contents:
                 # A content that is missing is missing for the copy, too.
                 found = [addresses.get(name) for _, name in change.contents]
@@ -210,6 +224,34 @@ class _Copies:
                 self._copied.steps.update(dict.fromkeys(change.steps, self._made))
                 self._made += 1
                 yield draft_event(change.space.title, body, blobs=blobs, loading=True)
+
+    def _drafts_of(self, event: Event, on_path: set[int] | None) -> Iterator[Draft]:
+        """The copy of an event, and what comes after it."""
+        rolls_up = self._rolls_up_after(event)
+        draft = self._copy(event, on_path)
+        if rolls_up and draft is None:
+            draft = draft_event("roll_up", None, loading=True)
+        elif rolls_up and draft is not None:
+            # Where the clone's appends end is another matter.
+            tail = change_tail(draft.tail, ROLLS_UP, draft.extension_bytes)
+            draft = draft._replace(tail=tail)
+        if draft is not None:
+            self._made += 1
+            yield draft
+        if self._waiting and event.kind_code < CONTROL:
+            names = [name for name, branch in self._waiting.items() if branch == event.branch]
+            for name in names:
+                del self._waiting[name]
+                self._made += 1
+                yield draft_event("branch_name", {"set": name}, loading=True)
+
+    def _rolls_up_after(self, event: Event) -> bool:
+        """Whether the clone is to roll up where the original did after an event."""
+        return (
+            self._rolls_up
+            and event.flags & ROLLS_UP != 0
+            and is_on(self._path, _place(event, event.sequence))
+        )
 
     def _copy(self, event: Event, on_path: set[int] | None) -> Draft | None:
         code = event.kind_code
@@ -223,30 +265,30 @@ class _Copies:
             follows = None if event.parent is None else places.get(event.parent)
             if follows != self._head:
                 parent = _ROOT if follows is None else follows
-            places[event.sequence] = self._head = self._made
+            places[event.sequence] = self._head = self._newest[event.branch] = self._made
             self._is_forked = False
             if code == COMPACTION:
                 body = copied.compaction(body, partial(self._resolve, event.sequence))
         elif code in _STAYS or (on_path is not None and code in (HEAD_MOVE, BRANCH_NAME)):
             return None
         elif code == ROLL_UP:
-            if not self._rolls_up or not is_on(self._path, _place(event, event.sequence)):
+            if not self._rolls_up_after(event):
                 return None
         elif code == HEAD_MOVE:
             follows = None if event.parent is None else places.get(event.parent)
             parent = _ROOT if follows is None else follows
             self._head = follows
             self._is_forked = body is not None
-        elif code == BRANCH_NAME and event.parent is not None:
-            parent = places.get(event.parent)
-            if parent is None:
+        elif code == BRANCH_NAME:
+            parent, body = self._naming(event)
+            if not body:
                 return None
         elif code == LINK:
             body = copied.link(body)
         elif code == REDACTION:
             body = copied.redaction(body)
         elif code == KINDS[Space.FACTS]:
-            body = copied.facts(body)
+            body = self._facts(body)
         elif code in SPACES:
             body = copied.change(SPACES[code], body)
             copied.steps[event.sequence] = self._made
@@ -280,6 +322,30 @@ class _Copies:
             redacted=event.redacted,
             role=event.role if event.redacted else None,
         )
+
+    def _naming(self, event: Event) -> tuple[int | None, dict[str, str]]:
+        """Parent and body of what names a branch; without a copy on that the name waits for one."""
+        body: dict[str, str] = event.body
+        for name in body.values():
+            self._waiting.pop(name, None)
+        if event.parent is None:
+            if not self._copied.first or self._is_forked or event.branch in self._newest:
+                return None, body
+        else:
+            parent = self._copied.places.get(event.parent, self._newest.get(event.branch))
+            if parent is not None:
+                return parent, body
+        if "set" in body:
+            self._waiting[body["set"]] = event.branch
+        return None, {key: name for key, name in body.items() if key == "delete"}
+
+    def _facts(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        copied = self._copied.facts(body)
+        if copied is not None and HOLD in copied.get("delete", ()):
+            self._held = ()
+        elif copied is not None and HOLD in copied.get("set", ()):
+            self._held = (copied["set"][HOLD],)
+        return copied
 
     def _resolve(self, compaction: int, names: Collection[EventName]) -> Mapping[EventName, int]:
         session = self._session

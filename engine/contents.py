@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.blobs import require_content
-from engine.events import Event, opening_of
+from engine.events import Event, opening_of, require_event
 from engine.export import canonical_base64, encode_line, escape, event_to_line, unescape
 from engine.fold import read_base, tree_in, whole_base
 from engine.forks import Forks
@@ -164,6 +164,7 @@ def export_lines(log: Log, events: Iterable[Event]) -> Iterator[str]:
     exported = ExportedContents(log)
     beginnings = Beginnings(log)
     for event in events:
+        require_event(event)
         if not event.session or is_derived(event.session):
             continue  # the tombstone of a session that is gone, or what a load makes by itself
         preface = beginnings.of(event)
@@ -224,18 +225,20 @@ class Beginnings:
             opening = opening_of(past.row, number)
         if base is None or newest is None:
             return Preface(opening, None)
-        followed = self._followed(name, sequence) if past.view.branches else {}
+        followed = self._followed(past.view, sequence) if past.view.branches else {}
         tree = tree_in(newest.body)
         if not tree and facts.head < sequence:
             # It does not tell the head, and no public event is left that does by its parent.
             tree["head"] = facts.head
         return Preface(opening, {**whole_base(base), **tree, **followed})
 
-    def _followed(self, name: Name, first: int) -> dict[str, list[list[int]]]:
+    def _followed(self, view: SessionView, first: int) -> dict[str, list[list[int]]]:
         """The purged events that others follow, and their branches, which only those tell."""
         found: dict[int, int] = {}
         forked: dict[int, int | None] = {}
-        pager = SessionPager(self._log, name, first, U64_MAX, None)
+        origin = view.origin
+        name = (origin.tenant, origin.name)
+        pager = SessionPager(self._log, name, first, U64_MAX, None, origin.number, view.event_count)
         while page := pager.next_page():
             for event in page:
                 parent, branch = event.parent, event.branch

@@ -273,9 +273,9 @@ class Describing(Branching):
         It gets sequences, times and ids of its own: an event has the caller's id in one session
         only, so the copies have none. Parents, links, labels, the bounds of compactions, and what
         runs, tool calls and artifacts say of events lead to the copies. Contents are referred to,
-        not copied. The copy has the holds of the original, each to be released for itself. What was
-        used, aliases and idempotency keys stay with the original, and ``facts.cloned_from`` says
-        where it comes from. Both go their own ways afterwards.
+        not copied. The copy has the holds that the original has now, each to be released for
+        itself. What was used, aliases and idempotency keys stay with the original, and
+        ``facts.cloned_from`` says where it comes from. Both go their own ways afterwards.
 
         Up to 16,384 events it is one commit. Above that it is written in pieces, and removed again
         when one fails; a process that dies between them leaves a session without ``cloned_from``.
@@ -287,6 +287,7 @@ class Describing(Branching):
 
         Raises:
             SessionNotFoundError: There is nothing to clone.
+            SessionGoneError: The session was deleted meanwhile.
             AppendConflictError: There is a session of that name.
             UsageError: There is no such event.
         """

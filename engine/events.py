@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from engine.kinds import APPLICATION, kind_name, role_name
 from eventlog.ack import store_id
+from eventlog.arguments import shown
 from eventlog.body import decode_body
-from eventlog.errors import CorruptionError
+from eventlog.errors import CorruptionError, UsageError
 from eventlog.keys import is_hidden
 from eventlog.record import NO_PARENT, NO_TIME, Extension, Flag, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
@@ -267,6 +268,18 @@ class SessionPage:
 
     sessions: list[SessionInfo]
     cursor: str | None
+
+
+def require_event(value: object) -> None:
+    """Refuse what is no event.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not isinstance(value, Event):
+        raise UsageError(
+            f"an event is wanted, not {shown(value)}", hint="Give what events() or read() gave."
+        )
 
 
 def opening_of(row: SessionRow, number: int) -> dict[str, Any]:

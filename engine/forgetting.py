@@ -87,8 +87,8 @@ class ForgettingTenants:
     def erase_tenant(self, name: str, *, force: bool = False) -> list[ErasureReceipt]:
         """Erase all sessions of a tenant, its documents and those of its users; blocks meanwhile.
 
-        The tenant's name stays known (``tenants``). Contents that no event ever named go within the
-        hour.
+        The progress of projections of this tenant goes too: they begin anew. The tenant's name
+        stays known (``tenants``). Contents that no event ever named go within the hour.
 
         Args:
             name: The tenant; empty for the one without a name.
@@ -96,7 +96,8 @@ class ForgettingTenants:
 
         Returns:
             A receipt for each session, and for what of the tenant lies in none of a caller's: its
-            documents, those of its users, the index of its aliases. ``what`` says it.
+            documents, those of its users, the index of its aliases, the progress of projections.
+            ``what`` says it.
 
         Raises:
             ConflictError: As ``erase_user``.

@@ -161,7 +161,7 @@ class Keeping:
             is_last: Be the owner no more.
 
         Raises:
-            ConflictError: Another one is the owner.
+            ConflictError: Another one is the owner, or none is.
         """
         changes: dict[str, Any] = {_key(each): _encoded(each) for each in letters}
         deleted = [f"{_LETTER}{position}" for position in gone]
@@ -172,11 +172,15 @@ class Keeping:
             yield Send(ack)
         except AppendConflictError as error:
             self.disown()
+            if error.current == -1:
+                said = f"projection {self.name!r} has no owner any more: its progress was erased, "
+                said += "or another one took it over and gave it up"
+                hint = "Run it again; it goes on from the checkpoint that is stored now."
+            else:
+                said = f"another owner took projection {self.name!r} over"
+                hint = "Stop here; what was applied since the last checkpoint is applied there."
             raise ConflictError(
-                f"another owner took projection {self.name!r} over",
-                expected=error.expected,
-                current=error.current,
-                hint="Stop here; what was applied since the last checkpoint is applied there.",
+                said, expected=error.expected, current=error.current, hint=hint
             ) from error
         self.checkpoint = checkpoint
         if is_last:

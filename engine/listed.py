@@ -60,7 +60,7 @@ class Listed:
             status: The status.
             label: Only sessions with this label, on them or one of their events.
             alias: Only the session that this alias leads to.
-            metadata: Only sessions whose metadata has these keys, with these values.
+            metadata: Only sessions whose metadata has these keys, with these values, type for type.
             since_us: Only sessions with activity at this time or later, µs since the epoch.
             until_us: Only sessions whose last activity is before this time.
         """

@@ -97,7 +97,7 @@ def purge_floor(session: Session, number: int, wanted: int, pause: Pause) -> Flo
         pause: Called between a few events.
     """
     calls = _Calls()
-    pager = SessionPager(session._store._log, session._name, 0, U64_MAX, None, number)
+    pager = SessionPager(session._store._log, session._name, 0, U64_MAX, None, number, wanted)
     while page := pager.next_page():
         for event in page:
             if event.opens_branch:

@@ -65,7 +65,17 @@ class Pager(Protocol):
 
 
 class SessionPager:
-    """Pages of one session by sequence."""
+    """Pages of one session by sequence.
+
+    Args:
+        log: The log.
+        name: Tenant and session name.
+        first: First sequence.
+        last: Last sequence.
+        kinds: Which events; None for all.
+        number: Number of the incarnation that is meant; None for that of the first page.
+        seen: How many events it is known to have; each page tells anew.
+    """
 
     def __init__(
         self,
@@ -75,11 +85,13 @@ class SessionPager:
         last: int,
         kinds: Callable[[Event], bool] | None,
         number: int | None = None,
+        seen: int = 0,
     ) -> None:
         self._log = log
         self._name = name
         self._kinds = kinds
-        self._number = number  # of the incarnation; None until the first page
+        self._number = number
+        self._seen = seen
         self.following = first
         self.last = last
 
@@ -87,7 +99,8 @@ class SessionPager:
         """See ``Pager``.
 
         Raises:
-            SessionGoneError: The session was deleted and made anew since the first page.
+            SessionGoneError: The session was deleted before all was read that was seen of it, or
+                deleted and made anew.
         """
         while self.following <= self.last:
             page = self._log.views.read_session(
@@ -99,14 +112,16 @@ class SessionPager:
                 bytes_max=PAGE_BYTES,
             )
             if page is None:
+                if self._number is not None and self.following < self._seen:
+                    raise SessionGoneError.while_read(self._name[1], self._number, None)
                 return []
-            events, following, number = page
-            if self._number is not None and number != self._number:
-                raise SessionGoneError.while_read(self._name[1], self._number, number)
-            self._number = number
-            if following == self.following:
+            if self._number not in (None, page.number):
+                raise SessionGoneError.while_read(self._name[1], self._number, page.number)
+            self._number, self._seen = page.number, page.event_count
+            if page.following == self.following:
                 return []
-            self.following = following
+            self.following = page.following
+            events = page.events
             if self._kinds is not None:
                 events = [event for event in events if self._kinds(event)]
             if events:
@@ -153,6 +168,7 @@ class PathPager:
         Raises:
             UsageError: The leaf is no event of the session's history.
             SessionGoneError: The session was deleted since the first page.
+            TrimmedError: Events behind the page before were purged, or the leaf was.
         """
         if self.leaf is not None and self.following > self.leaf:
             return []
@@ -166,6 +182,8 @@ class PathPager:
                 if self.number is None:
                     return []
                 raise SessionGoneError.while_read(self._name[1], self.number, number)
+            if self.number is not None and 0 < self.following < past.first:
+                raise _purged(past)  # what follows the page before
             self.number = number
             if self.leaf < 0:
                 return []
@@ -190,14 +208,19 @@ def path_of(past: Past, leaf: int) -> list[Stretch]:
     """
     name = past.view.origin.name
     if leaf < past.first:
-        raise TrimmedError(
-            f"the events of session {name!r} below {past.first} were purged", first=past.first
-        )
+        raise _purged(past)
     if leaf >= past.view.event_count:
         raise UsageError(f"session {name!r} has no event {leaf}")
     if past.event(leaf, Event).kind_code >= CONTROL:
         raise UsageError(f"event {leaf} of session {name!r} is none of its history")
     return past.path(leaf)
+
+
+def _purged(past: Past) -> TrimmedError:
+    return TrimmedError(
+        f"the events of session {past.view.origin.name!r} below {past.first} were purged",
+        first=past.first,
+    )
 
 
 class PositionPager:
@@ -317,7 +340,7 @@ class Subscription:
     (``StoreClosedError``). Commits of this process wake it; those of others are polled for.
 
     It is an iterator of both kinds, for ``next`` and ``anext`` too. It may be left and taken up
-    again, by ``for`` and ``async for`` in turn, by one at a time, and
+    again, by ``for`` and ``async for`` in turn, by one at a time (``UsageError``), and
     goes on behind the event that it gave last; so a wait for the next one may be given up, as
     ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
     keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
@@ -330,6 +353,7 @@ class Subscription:
         self._log = log
         self._pool = pool
         self._ended = threading.Event()
+        self._taking = threading.Lock()  # held by whoever takes the next event
         self._page: list[Event] = []  # of which those before ``_index`` were given
         self._index = 0
         self._before = 0  # the last position before the last page was asked for
@@ -356,18 +380,22 @@ class Subscription:
         return self
 
     def __next__(self) -> Event:
-        while not self._ended.is_set():
-            if self._index < len(self._page):
-                return self._take()
-            if self._is_reading():  # for somebody on a loop, who gave up
-                wait((self._begun(),))
-                self._set_page(self._read())
-            else:
-                self._before = self._log.views.last_position()
-                self._set_page(self._pager.next_page())
-            if not self._page:
-                wait_for_more(self._log, self._before, self._ended.is_set)
-        raise StopIteration
+        self._enter()
+        try:
+            while not self._ended.is_set():
+                if self._index < len(self._page):
+                    return self._take()
+                if self._is_reading():  # for somebody on a loop, who gave up
+                    wait((self._begun(),))
+                    self._set_page(self._read())
+                else:
+                    self._before = self._log.views.last_position()
+                    self._set_page(self._pager.next_page())
+                if not self._page:
+                    wait_for_more(self._log, self._before, self._ended.is_set)
+            raise StopIteration
+        finally:
+            self._taking.release()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -384,21 +412,33 @@ class Subscription:
         return event
 
     async def __anext__(self) -> Event:
-        while not self._ended.is_set():
-            if self._index < len(self._page):
-                return self._take()
-            reading = self._begun()
-            try:
-                await asyncio.wrap_future(reading)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                self._reading = None
-                raise
-            self._set_page(self._read())
-            if not self._page:
-                await wait_past_async(self._log, self._before, None, self._ended.is_set)
-        raise StopAsyncIteration
+        self._enter()
+        try:
+            while not self._ended.is_set():
+                if self._index < len(self._page):
+                    return self._take()
+                reading = self._begun()
+                try:
+                    await asyncio.wrap_future(reading)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException:
+                    self._reading = None
+                    raise
+                self._set_page(self._read())
+                if not self._page:
+                    await wait_past_async(self._log, self._before, None, self._ended.is_set)
+            raise StopAsyncIteration
+        finally:
+            self._taking.release()
+
+    def _enter(self) -> None:
+        if not self._taking.acquire(blocking=False):
+            self._log.environment.refuse_forked()
+            raise UsageError(
+                "the subscription is waited on already",
+                hint="Subscribe once more: each subscription gives every event.",
+            )
 
     def _is_reading(self) -> bool:
         return self._reading is not None and not self._reading.cancelled()

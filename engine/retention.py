@@ -391,7 +391,7 @@ class _Run:
         stop = each.event_count
         while stop > each.first:
             start = max(each.first, stop - BACK_EVENTS)
-            pager = SessionPager(self._log, each.name, start, stop - 1, None, each.number)
+            pager = SessionPager(self._log, each.name, start, stop - 1, None, each.number, stop)
             found: list[Event] = []
             while page := pager.next_page():
                 found += page

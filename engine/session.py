@@ -27,6 +27,7 @@ from engine.kinds import CONTROLS, SIDE
 from engine.reading import Events, SessionPager, Subscription, kinds_wanted, on_branch
 from engine.spaces import Space
 from engine.state import state_of, variables_of
+from engine.values import Present
 from engine.variables import Variable, change_body, versions_of
 from engine.waiting import UpTo
 from eventlog.ack import Ack, Draft
@@ -633,6 +634,8 @@ class Session(Holding, UpTo):
     ) -> Events:
         """Events by sequence, ``first`` to ``last`` (inclusive), lazily.
 
+        The iteration raises ``SessionGoneError`` when the session was deleted meanwhile.
+
         Args:
             first: First sequence.
             last: Last sequence; None reads up to the newest event.
@@ -649,6 +652,7 @@ class Session(Holding, UpTo):
         last: int | None,
         kinds: Collection[str] | None,
         number: int | None = None,
+        seen: int = 0,
     ) -> SessionPager:
         return SessionPager(
             self._store._log,
@@ -657,6 +661,7 @@ class Session(Holding, UpTo):
             U64_MAX if last is None else last,
             kinds_wanted(kinds),
             number,
+            seen,
         )
 
     def event(self, sequence: int) -> Event:
@@ -696,7 +701,9 @@ class Session(Holding, UpTo):
         """Events after a sequence, then each new one as it is committed.
 
         The iteration raises ``TrimmedError`` when events that it did not give yet were purged, and
-        ``SessionGoneError`` when the session was deleted and made anew.
+        ``SessionGoneError`` when the session was deleted before it gave all that it had seen, or
+        was deleted and made anew. With ``after=-1`` and no branch it is of the session that is
+        there when its first page is read.
 
         Args:
             after: Sequence after which to begin; -1 for all, None for those from now on.
@@ -706,28 +713,26 @@ class Session(Holding, UpTo):
                 and artifacts that belong to them; names given to it, and moves of the head to it.
 
         Raises:
+            SessionGoneError: The session was deleted meanwhile.
             UsageError: There is no such branch.
         """
-        number: int | None = None
         wanted = kinds_wanted(kinds)
-        if branch is not None:
-            number, of = self._branch(branch)
-            wanted = on_branch(of, wanted)
-        if after is None:
-            info = self.info()
-            after = -1 if info is None else info.last_sequence
-        else:
+        if after is not None:
             whole(after, "after", -1, POSITION_MAX)
         log = self._store._log
-        pager = SessionPager(log, self._name, after + 1, U64_MAX, wanted, number)
+        number: int | None = None
+        seen = 0
+        with log.views.past(self._name) as past:
+            if branch is not None:
+                require_branch(past, self.name, branch)
+            if past is not None and (branch is not None or after != -1):
+                number, seen = past.view.origin.number, past.view.event_count
+        if branch is not None:
+            values = Present(self._store, self._name, number)
+            wanted = on_branch(branch_number(values, self.name, branch), wanted)
+        first = seen if after is None else after + 1
+        pager = SessionPager(log, self._name, first, U64_MAX, wanted, number, seen)
         return Subscription(pager, log, self._store._pool)
-
-    def _branch(self, branch: int | str) -> tuple[int | None, int]:
-        """Number of the session's incarnation, and of one of its branches."""
-        with self._store._log.views.past(self._name) as past:
-            require_branch(past, self.name, branch)
-            number = None if past is None else past.view.origin.number
-        return number, branch_number(self._values, self.name, branch)
 
     @property
     def exists(self) -> bool:

@@ -33,7 +33,7 @@ from engine.telling import telling
 from engine.upkeep import Upkeep
 from engine.values import rows_of
 from eventlog.ack import Ack
-from eventlog.arguments import callback, folder, items, seconds
+from eventlog.arguments import callback, folder, items, iterable, seconds
 from eventlog.check import CheckReport
 from eventlog.check import check as check_log
 from eventlog.errors import (
@@ -171,13 +171,14 @@ class Tenant(Listed, Owning, Following, Retaining, Forgetting):
             events: What ``events`` and ``read`` gave, of this store.
 
         Raises:
+            UsageError: They are no events.
             CorruptionError: An event or a blob is damaged.
             TrimmedError: Events were purged between reading and exporting them, and the lines that
                 are left would not make a session; read them again.
             SessionGoneError: Likewise, of a session that was deleted, unless its lines begin with
                 its first event.
         """
-        return export_lines(self._store._log, events)
+        return export_lines(self._store._log, iterable(events, "events"))
 
     def _scope(self) -> str | None:
         return self.name

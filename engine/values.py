@@ -128,10 +128,16 @@ class AsOf:
 def named_branch(store: Store, past: Past, name: str) -> BranchName | None:
     """Where the name of a branch leads in one transaction's view of a session.
 
+    A text with a lone surrogate leads nowhere: no branch can be given it.
+
     Raises:
         CorruptionError: Its row is damaged, or what may be its row, or a loose event.
     """
-    content = past.present_row(store._rows[NAMES], naming.subkey_of(name))
+    try:
+        subkey = naming.subkey_of(name)
+    except UnicodeEncodeError:
+        return None
+    content = past.present_row(store._rows[NAMES], subkey)
     if content is None:
         return None
     where = f"branch {name!a} of session {past.view.origin.name!a}"

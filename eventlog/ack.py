@@ -31,7 +31,8 @@ class Draft(NamedTuple):
     """One event that is ready to be placed: everything but what only the writer knows.
 
     Attributes:
-        tail: The last five header words (``record.encode_tail``).
+        tail: The last five header words (``record.encode_tail``). With ``ROLLS_UP`` among its flags
+            the session rolls up after the event, wherever that stands in its append.
         payload: Extension and body, joined.
         extension_bytes: How much of the payload is the extension.
         caller_id: The caller's id, or None.

@@ -55,6 +55,7 @@ from eventlog.record import (
     NO_PARENT,
     ROLL_UP,
     TAIL,
+    TAIL_FLAGS_BYTE,
     TAIL_KIND_BYTE,
     Extension,
     Flag,
@@ -645,7 +646,7 @@ class Admission:
                 tail, payload = self._marked(ack, tail, draft, state, sequence)
                 is_marked = False
             is_due = sequence == last and state.draft_messages > state.draft_limit
-            if is_due or kind == ROLL_UP:
+            if is_due or kind == ROLL_UP or tail[TAIL_FLAGS_BYTE] & ROLLS_UP:
                 tail, payload = _rolled_up(tail, payload, state.roll_up_draft())
             if not records:
                 tail = change_tail(tail, _FIRST_OF_COMMIT, TAIL.unpack(tail)[8])

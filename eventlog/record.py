@@ -35,7 +35,7 @@ TAIL: Final = Struct("<qQQIIBBHI")  # the other five, which a caller's draft kno
 TAIL_BYTES: Final = TAIL.size
 TAIL_KIND_BYTE: Final = 32  # offset of the kind in a tail
 _TAIL_END: Final = Struct("<HI")  # a tail's flags and extension length
-_TAIL_FLAGS_BYTE: Final = TAIL_BYTES - _TAIL_END.size
+TAIL_FLAGS_BYTE: Final = TAIL_BYTES - _TAIL_END.size  # offset of the flags in a tail
 assert HEADER_BYTES == 80
 assert WORDS.size == HEADER.size == HEAD.size + TAIL.size
 KIND_BYTE: Final = 72  # offset of the kind in a stored record
@@ -297,8 +297,8 @@ def branch_tail(tail: bytes, branch: int, opened_from: int | None) -> bytes:
 
 def change_tail(tail: bytes, flags: int, extension_bytes: int) -> bytes:
     """A tail with more flags and another extension length."""
-    before = tail[_TAIL_FLAGS_BYTE] | tail[_TAIL_FLAGS_BYTE + 1] << 8
-    return tail[:_TAIL_FLAGS_BYTE] + _TAIL_END.pack(before | flags, extension_bytes)
+    before = tail[TAIL_FLAGS_BYTE] | tail[TAIL_FLAGS_BYTE + 1] << 8
+    return tail[:TAIL_FLAGS_BYTE] + _TAIL_END.pack(before | flags, extension_bytes)
 
 
 def recorded_of(value: bytes) -> int:

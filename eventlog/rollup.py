@@ -1,8 +1,8 @@
 """Logical roll-ups: when one falls due, and what the view of a session keeps of it; pure.
 
 A roll-up falls due with the ``snapshot_frequency``-th message since the last one, looked at once an
-append is whole, or where an event of its kind asks for it. It moves nothing: sealing is another
-matter (``sealing``).
+append is whole, or where an event asks for it: one of its kind, or the copy of an event after which
+the original rolled up. It moves nothing: sealing is another matter (``sealing``).
 
 Invariants:
     1. The writer that places an append decides, once, and says so in the append's last record, or

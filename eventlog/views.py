@@ -58,6 +58,23 @@ class Shown(Generic[R]):
     stop: int
 
 
+@dataclass(slots=True)
+class Page(Generic[R]):
+    """A page of a session's events.
+
+    Attributes:
+        events: The events.
+        following: The sequence to go on with.
+        number: Number of the session's incarnation.
+        event_count: How many events it has, those that were purged too.
+    """
+
+    events: list[R]
+    following: int
+    number: int
+    event_count: int
+
+
 class Views:
     """See the module.
 
@@ -262,12 +279,8 @@ class Views:
         *,
         events_max: int,
         bytes_max: int,
-    ) -> tuple[list[R], int, int] | None:
-        """A page of a session's events.
-
-        Returns:
-            Events, the sequence to go on with, and the session number; None without a session.
-        """
+    ) -> Page[R] | None:
+        """A page of a session's events; None without a session."""
         with self.session(name) as found:
             if found is None:
                 return None
@@ -284,7 +297,7 @@ class Views:
             )
             if not events and last >= view.event_count:
                 self.require_end(_last_position(view, row), view.record)
-            return events, following, view.origin.number
+            return Page(events, following, view.origin.number, view.event_count)
 
     @contextmanager
     def past(self, name: Name) -> Iterator[Past | None]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine import Store
     from tests.model.model import ModelStore
 
+_ROLL_UP = New(None, kind="roll_up")
 _LEFT = ("open", "tombstone", "base", "usage")  # about the original alone
 
 
@@ -46,7 +47,12 @@ class Clone(Noun):
         made = model.open((self.tenant, self.name), source.opening)
         trims = source.is_trimmed or model.max_messages is not None
         _Copying(source, self.leaf, trims).into(model, made)
-        said = {"set": {"cloned_from": [self.session, self.leaf]}}
+        said: dict[str, Any] = {"set": {"cloned_from": [self.session, self.leaf]}}
+        held, copied = [each.space("facts").get("hold", (None, -1))[0] for each in (source, made)]
+        if held is None and copied is not None:
+            said["delete"] = ["hold"]
+        elif held != copied:
+            said["set"]["hold"] = held
         model.place(made, New(said, kind="facts"))
         return self.name
 
@@ -86,8 +92,17 @@ class _Copying:
                 if new.redacted:
                     self._redacted[kept.sequence] = place
                 made.note_name(made.events[-1])
-                if self._trims and kept.rolls_up and new.kind != "roll_up":
-                    model.keep(made, New(None, kind="roll_up"))
+            if self._rolls_up_after(kept):
+                model.roll_up_after(made.events[-1] if found else model.keep(made, _ROLL_UP))
+
+    def _rolls_up_after(self, kept: Kept) -> bool:
+        if not self._trims or not kept.rolls_up:
+            return False
+        if self._leaf is None or self._on is None:
+            return True
+        if kept.new.kind in CONTROLS:
+            return self._source.has_on_path(kept, self._leaf)
+        return kept.sequence in self._on
 
     def _copy(self, kept: Kept, made: ModelSession) -> tuple[New, int | None] | None:
         new = replace(kept.new, id=None)
@@ -106,8 +121,7 @@ class _Copying:
         if kind == "branch_name":
             return new, None if kept.parent is None else follows
         if kind == "roll_up":
-            is_on = self._leaf is None or self._source.has_on_path(kept, self._leaf)
-            return (new, None) if self._trims and is_on else None
+            return (new, None) if self._rolls_up_after(kept) else None
         if kind == "artifacts" and kept.parent is not None:
             if self._leaf is not None and not belongs(
                 self._source, self._source.path(self._leaf), kept.parent, kept.branch

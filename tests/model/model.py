@@ -403,9 +403,10 @@ class ModelStore(Reading):
     def end(self, session: ModelSession) -> None:
         """An append is whole."""
         if self._loose.get(session.number, 0) >= self.frequency:
-            self._roll_up(session.events[-1])
+            self.roll_up_after(session.events[-1])
 
-    def _roll_up(self, kept: Kept) -> None:
+    def roll_up_after(self, kept: Kept) -> None:
+        """The session rolls up after an event."""
         kept.rolls_up = True
         kept.keeps = self.max_messages
         self._loose[kept.session.number] = 0
@@ -444,7 +445,7 @@ class ModelStore(Reading):
         self.log.append(kept)
         session.events.append(kept)
         if new.kind == "roll_up":  # wherever it stands in an append
-            self._roll_up(kept)
+            self.roll_up_after(kept)
         if new.id is not None:
             self.ids[(session.tenant, new.id)] = kept
         return kept

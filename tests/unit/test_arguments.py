@@ -13,7 +13,9 @@ import pytest
 from engine import (
     Ack,
     AppendConflictError,
+    ConflictError,
     DamagedInputError,
+    Events,
     Projection,
     Store,
     StoreUnavailableError,
@@ -216,11 +218,55 @@ def calls() -> Iterator[tuple[str, str, Call]]:
             name,
             lambda store, value, name=name: session(store).subscribe(**{name: value}).close(),
         )
+    for name in ("path", "path_events", "window", "window_entries", "checkout", "compaction"):
+        yield (
+            name,
+            "leaf",
+            lambda store, value, name=name: gone_through(getattr(session(store), name)(value)),
+        )
+    yield "fork", "at", lambda store, value: session(store).fork(value)
+    yield "path", "cursor", lambda store, value: session(store).path(cursor=value)
+    yield "clone", "leaf", lambda store, value: cloned(session(store), value)
+    yield "name_branch", "name", lambda store, value: session(store).name_branch(value)
+    yield "name_branch", "leaf", lambda store, value: session(store).name_branch("b", value)
+    yield "unname_branch", "name", lambda store, value: session(store).unname_branch(value)
+    yield "links", "event", lambda store, value: session(store).links(value)
+    for name in ("branch", "leaf", "scope"):
+        yield "usage", name, lambda store, value, name=name: session(store).usage(**{name: value})
+    yield "at.usage", "branch", lambda store, value: session(store).at(0).usage(branch=value)
+    yield (
+        "session.subscribe",
+        "branch",
+        lambda store, value: session(store).subscribe(branch=value).close(),
+    )
+    yield "artifacts.on", "leaf", lambda store, value: session(store).artifacts.on(value)
+    yield (
+        "at.artifacts.on",
+        "leaf",
+        lambda store, value: session(store).at(0).artifacts.on(value),
+    )
+    yield "artifacts.read", "id", lambda store, value: session(store).artifacts.read(value)
+    yield "documents.read", "name", lambda store, value: session(store).documents.read(value)
+    yield "runs.get", "run_id", lambda store, value: session(store).runs.get(value)
+    yield "tool_calls.get", "call_id", lambda store, value: session(store).tool_calls.get(value)
+    yield "export_lines", "events", lambda store, value: list(store.export_lines(value))
+    yield "export_lines", "an event", lambda store, value: list(store.export_lines([value]))
+    yield "blobs.of", "event", lambda store, value: list(store.blobs.of(value))
+    yield "blobs.read", "blob", lambda store, value: store.blobs.read(value)
     yield "flush", "timeout", lambda store, value: store.flush(value)
     yield "close", "timeout", lambda store, value: Store.open(store.path).close(value)
     yield "result", "timeout", lambda store, value: session(store).append({}).result(value)
     yield "on_rejected", "on_rejected", lambda store, value: setattr(store, "on_rejected", value)
     yield "open", "path", lambda store, value: Store.open(value).close()
+
+
+def gone_through(given: Any) -> Any:
+    """What a call gave, but for events, which are read."""
+    return list(given) if isinstance(given, Events) else given
+
+
+def cloned(session: Any, leaf: object) -> None:
+    session.clone("copy", leaf=leaf).delete().result(HANG_S)
 
 
 def project(store: Store, call: Callable[[Projection], object]) -> None:
@@ -238,6 +284,9 @@ FITTING: dict[str, tuple[type[Exception], ...]] = {  # what a value of the right
     "expected_head": (AppendConflictError,),
     "timeout": (TimeoutError,),
     "path": (StoreUnavailableError,),
+    "leaf": (AppendConflictError,),
+    "at": (AppendConflictError,),
+    "blob": (ConflictError,),
 }
 
 

@@ -273,6 +273,21 @@ def test_a_cursor_of_a_path_ends_with_its_session(
         call.path(cursor=cursor)
 
 
+@pytest.mark.parametrize("branched", [False, True])
+def test_a_page_of_a_path_does_not_pass_over_what_was_purged(call: Session, branched: bool) -> None:
+    """It began with the first event that was left, and nobody was told of those between."""
+    say(call, 10)
+    if branched:
+        say(call, 5, parent=8)
+    cursor = call.path(limit=4).cursor
+    call.purge(4).result()
+    assert cursor is not None and call.path(cursor=cursor).events[0].sequence == 4
+    call.purge(6).result()
+    with pytest.raises(TrimmedError) as caught:
+        call.path(cursor=cursor)
+    assert caught.value.first == 6
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize(
     ("tenant", "name"),
@@ -778,6 +793,20 @@ def test_what_follows_the_head_of_a_purged_copy_is_on_its_branch(
     there = copied.session("a")
     assert [event.branch for event in there.events()] == [event.branch for event in call.events()]
     assert there.branches() == call.branches()
+
+
+def test_a_text_that_is_no_text_leads_to_no_branch(call: Session) -> None:
+    """A lone surrogate where a branch is named came out as UnicodeEncodeError."""
+    call.append({"n": 0}).result()
+    for ask in (
+        lambda: call.path("\udcff"),
+        lambda: call.fork("\udcff"),
+        lambda: call.clone("copy", leaf="\udcff"),
+        lambda: call.usage(branch="\udcff"),
+        lambda: call.artifacts.on("\udcff"),
+    ):
+        with pytest.raises(UsageError, match="has no branch"):
+            ask()
 
 
 @pytest.mark.parametrize("name", ["0", "3", "007"])

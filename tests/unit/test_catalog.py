@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from math import nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +22,7 @@ from eventlog import listing
 from eventlog.errors import InvalidNameError, TurnlogError, UsageError
 from eventlog.keys import U64
 from eventlog.rows import SessionRow
+from tests.model.answers import exact
 from tests.model.staging import HANG_S
 
 Open = Callable[..., Store]
@@ -362,6 +365,22 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     with pytest.raises(error):
         some.sessions(**wanted)
+
+
+OTHER_NAN = struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0]
+
+
+@pytest.mark.parametrize("wanted", [[1], [True], [1.0], [[]], [nan], [OTHER_NAN], {"k": 0}, {}])
+def test_metadata_is_compared_type_for_type_all_through(
+    checked_store: Callable[..., Store], wanted: Any
+) -> None:
+    """A list with 1 found one with True, and a NaN not even itself."""
+    store = checked_store()
+    there: list[Any] = [[1], [True], [1.0], [[]], [nan], [OTHER_NAN], {"k": 0}, {"k": False}, {}]
+    for number, value in enumerate(there):
+        store.session(f"{number}", metadata={"k": value}).create().result()
+    found = store.sessions(metadata={"k": wanted}).sessions
+    assert [exact(each.metadata) for each in found] == [exact({"k": wanted})]
 
 
 def test_stamps_know_where_a_row_has_what() -> None:

@@ -358,6 +358,90 @@ def test_a_clone_of_a_branch_shows_what_the_branch_shows(checked_store: Open) ->
     assert call.clone("first", leaf="first").history() == call.history()
 
 
+@pytest.mark.parametrize("purged", range(5, 14))
+def test_a_clone_of_a_purged_session_has_the_names_of_its_branches(
+    checked_store: Open, purged: int
+) -> None:
+    """Names that purged events had given were lost, and those that were given to purged events."""
+    store = checked_store()
+    call = store.session("source")
+    for number in range(4):
+        call.append({"n": number}).result()
+    call.name_branch("main").result()  # 4
+    call.append({"n": "other"}, parent=1).result()
+    call.name_branch("other").result()  # 6
+    for name, leaf in (("late", 2), ("gone", 0), ("moved", 1)):
+        call.name_branch(name, leaf).result()  # 7 to 9
+    call.append({"n": "more"}, parent=3).result()
+    call.name_branch("moved", 5).result()  # 11
+    call.unname_branch("gone").result()
+    call.append({"n": "and more"}, parent=5).result()  # 13
+    call.append({"n": "last"}, parent=10).result()
+    call.purge(purged).result()
+    made = call.clone("copy")
+    for name in ("main", "other", "late", "moved"):
+        assert made.window(leaf=name) == call.window(leaf=name)
+    assert sorted(name for each in made.branches() for name in each.names) == sorted(
+        name for each in call.branches() for name in each.names
+    )
+
+
+@pytest.mark.parametrize("purged", [0, 3], ids=["whole", "purged"])
+def test_a_clone_of_a_path_has_the_holds_of_now(checked_store: Open, purged: int) -> None:
+    """It had those that were said before the leaf: one that came later let the copy go."""
+    store = checked_store()
+    call = store.session("source")
+    call.hold("old").result()
+    for number in range(6):
+        call.append({"n": number}).result()
+    call.hold("new").result()
+    if purged:
+        call.purge(purged).result()
+    leaf = call.head
+    assert call.clone("both", leaf=leaf).facts.holds == ("old", "new")
+    assert call.clone("all").facts.holds == ("old", "new")
+    call.release_hold("old").result()
+    assert call.clone("one", leaf=leaf).facts.holds == ("new",)
+    call.release_hold("new").result()
+    assert call.clone("none", leaf=leaf).facts.holds == ()
+    assert call.clone("none of all").facts.holds == ()
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_branch_that_opens_where_the_original_rolled_up_shows_the_same(
+    checked_store: Open, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """The copies rolled up in an event of their own, behind the one that a branch was forked from.
+
+    So it was not on the branch's path, and the clone showed what the original had trimmed.
+    """
+    store = checked_store(snapshot_frequency=3, max_messages=2)
+    call = store.session("source")
+    for number in range(3):
+        call.append({"n": number}).result()
+    call.fork(2).result()
+    call.append({"n": "x"}).result()
+    if pieces > 1:
+        monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 2)
+    for made in (call.clone("whole"), call.clone("path", leaf=call.head)):
+        assert made.history() == call.history() == [{"n": 1}, {"n": 2}, {"n": "x"}]
+        assert made.window() == call.window()
+        assert made.info().loose_count == 1  # type: ignore[union-attr]
+    assert len(list(store.session("whole").events())) == len(list(call.events())) + 1
+
+
+def test_a_roll_up_after_an_event_that_is_not_copied_is_not_lost(checked_store: Open) -> None:
+    """Fewer messages until a roll-up, and the next event is of what stays: the clone showed all."""
+    store = checked_store(snapshot_frequency=10, max_messages=2)
+    call = store.session("source")
+    for number in range(4):
+        call.append({"n": number}).result()
+    store.configure(snapshot_frequency=3)
+    call.record_usage(cost=1.0, currency="EUR").result()
+    store.configure(snapshot_frequency=10)
+    assert call.clone("copy").history() == call.history() == [{"n": 2}, {"n": 3}]
+
+
 def test_a_session_without_a_bound_is_cloned_without_roll_ups(store: Store) -> None:
     call = store.session("source", snapshot_frequency=2)
     for number in range(7):

@@ -50,6 +50,30 @@ def test_an_owner_that_nobody_holds_counts_for_nothing(store: Store) -> None:
     assert once(store, Totals()) == 0
 
 
+@pytest.mark.parametrize("way", ["erased", "given up"])
+def test_an_owner_whose_row_is_gone_is_not_told_of_another_one(
+    checked_store: Callable[..., Store], way: str
+) -> None:
+    """It said that another owner took the projection over, though there was none."""
+    store = checked_store()
+    tenant = store.tenant("t")
+    tenant.session("a").append({"n": 0}).result(HANG_S)
+    totals = Totals()
+    with store.projection("totals", totals, tenant="t") as projection:
+        projection.run_once()
+        if way == "erased":
+            store.erase_tenant("t")
+        else:
+            other = store.projection("totals", totals, tenant="t")
+            other.take_over()
+            other.close()
+        tenant.session("b").append({"n": 1}).result(HANG_S)
+        with pytest.raises(ConflictError, match="no owner any more") as caught:
+            projection.run_once()
+        assert caught.value.current == -1
+        assert projection.run_once() == 1  # and it goes on from what is stored
+
+
 def test_a_stale_owner_changes_nothing(store: Store) -> None:
     say(store, *range(4))
     totals = Totals()

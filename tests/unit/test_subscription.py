@@ -615,6 +615,66 @@ def test_a_followed_branch_is_of_one_session(store: Store) -> None:
         next(iter(events))
 
 
+@pytest.mark.parametrize("after", [None, 2])
+def test_what_is_followed_is_one_session_from_the_call_on(store: Store, after: int | None) -> None:
+    """Made anew before the first ``next``, its first events were passed over without a word."""
+    call = store.session("s")
+    call.append_many([{"n": n} for n in range(6)]).result(HANG_S)
+    events = call.subscribe(after)
+    call.delete().result(HANG_S)
+    call.append_many([{"n": n} for n in range(8)]).result(HANG_S)
+    with pytest.raises(SessionGoneError):
+        next(events)
+
+
+def test_a_subscription_to_all_begins_with_the_session_that_is_there(store: Store) -> None:
+    call = store.session("s")
+    call.append({"n": 0}).result(HANG_S)
+    events = call.subscribe(after=-1)
+    call.delete().result(HANG_S)
+    call.append({"n": 1}).result(HANG_S)
+    assert numbers(events, 1) == [1]
+
+
+def test_a_subscription_waits_on_when_all_of_a_deleted_session_was_given(store: Store) -> None:
+    call = store.session("s")
+    call.append({"n": 0}).result(HANG_S)
+    idle, read, behind = call.subscribe(), call.subscribe(after=-1), call.subscribe(after=0)
+    call.append({"n": 1}).result(HANG_S)
+    assert [next(read).sequence, next(read).sequence, next(idle).sequence] == [0, 1, 1]
+    call.delete().result(HANG_S)
+    for events in (idle, read, behind):
+        assert events._pager.next_page() == []  # and so it waits
+    call.append({"n": 2}).result(HANG_S)
+    for events in (idle, read, behind):
+        with events, pytest.raises(SessionGoneError):
+            next(events)
+
+
+def test_one_at_a_time_waits_for_a_subscription(store: Store) -> None:
+    """The second of two met an assertion, and so did the first one then."""
+
+    async def follow() -> None:
+        async with store.subscribe() as events:
+            first = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)  # it has begun
+            with pytest.raises(UsageError, match="already"):
+                await anext(events)
+            with pytest.raises(UsageError, match="already"):
+                next(events)
+            await store.session("s").append({"n": 0})
+            assert (await asyncio.wait_for(first, HANG_S)).body == {"n": 0}
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await store.session("s").append({"n": 1})
+            assert (await asyncio.wait_for(anext(events), HANG_S)).body == {"n": 1}
+
+    run(follow())
+
+
 def test_a_subscription_is_an_iterator_of_both_kinds(store: Store) -> None:
     """Its docstring told of ``anext(events)``, which raised: it was an iterable only.
 

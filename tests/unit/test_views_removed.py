@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine import Store
+from engine.reading import SessionPager
+from eventlog.errors import SessionGoneError
 from eventlog.hotlog import PARTITION
 from eventlog.redaction import Redact
 from eventlog.tables import ReadTables
@@ -40,6 +42,65 @@ def test_events_tell_the_session_that_the_transaction_saw(
     names = {(event.tenant, event.session) for event in events}
     assert (len(events), names) in [(3, {("acme", "a")}), (0, set())]
     assert list(session.events()) == []
+
+
+@pytest.mark.parametrize("way", ["events", "at", "lines"])
+def test_a_read_of_a_session_that_is_deleted_meanwhile_says_so(store: Store, way: str) -> None:
+    """It ended after its page without an error, as if that had been all."""
+    session = store.session("a")
+    session.append_many([{"n": number} for number in range(2_000)]).result()
+    reading: Iterator[Any] = {
+        "events": lambda: iter(session.events()),
+        "at": lambda: iter(session.at(1_999).events()),
+        "lines": lambda: store.export_lines(session.events()),
+    }[way]()
+    next(reading)
+    session.delete().result()
+    with pytest.raises(SessionGoneError):
+        list(reading)
+
+
+def test_events_as_of_a_moment_are_not_none_when_the_session_is_deleted(store: Store) -> None:
+    """They were none at all where the session went before their first page."""
+    session = store.session("a")
+    session.append({"n": 0}).result()
+    then = session.at(0)
+    events = then.events()
+    session.delete().result()
+    with pytest.raises(SessionGoneError):
+        list(events)
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_clone_of_a_session_that_is_deleted_meanwhile_is_refused(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """The clone had what was read by then, and its caller was not told."""
+    store = checked_store()
+    session = store.session("a")
+    session.append_many([{"n": number} for number in range(2_000)]).result()
+    real = SessionPager.next_page
+    left = [session.delete, *[lambda: store.session("other").create()] * pages]
+
+    def next_page(self: SessionPager) -> Any:
+        if left:
+            left.pop()().result()
+        return real(self)
+
+    monkeypatch.setattr(SessionPager, "next_page", next_page)
+    with pytest.raises(SessionGoneError):
+        session.clone("copy")
+    assert not left
+    assert not store.session("copy").exists
+
+
+def test_what_was_read_to_its_end_may_go(store: Store) -> None:
+    session = store.session("a")
+    session.append_many([{"n": number} for number in range(3)]).result()
+    reading = iter(session.events())
+    assert [next(reading).sequence for _ in range(3)] == [0, 1, 2]
+    session.delete().result()
+    assert list(reading) == []
 
 
 @pytest.mark.parametrize("way", ["info", "list"])
