@@ -25,11 +25,13 @@ from eventlog.branching import Stretch
 from eventlog.errors import (
     AppendConflictError,
     ConflictError,
+    SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
     TurnlogError,
     UsageError,
 )
+from eventlog.keys import U64_MAX
 from eventlog.limits import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 from eventlog.record import (
     BELONGS,
@@ -85,6 +87,7 @@ def clone(session: Session, name: str, leaf: int | None) -> Session:
             store._submit(ack, _WAIT_S)
             sent = ack
             reached = ack.result()
+        _require_unredacted(session, number, last + 1)
     except BaseException as error:
         reached = _outcome(sent) or reached
         if reached is not None:
@@ -93,6 +96,35 @@ def clone(session: Session, name: str, leaf: int | None) -> Session:
             raise _exists(name) from error
         raise
     return store.tenant(session.tenant).session(name)
+
+
+def _require_unredacted(session: Session, number: int, read: int) -> None:
+    """Raise when the original was redacted or deleted since: what was removed is in the copy.
+
+    Args:
+        session: The original.
+        number: Number of its incarnation.
+        read: Events that it had.
+
+    Raises:
+        SessionGoneError: It was deleted.
+        AppendConflictError: It was redacted.
+    """
+    log = session._store._log
+    facts = log.views.facts(session._name)
+    if facts is None or facts.origin.number != number:
+        current = None if facts is None else facts.origin.number
+        raise SessionGoneError.while_read(session.name, number, current)
+    since = SessionPager(
+        log, session._name, read, U64_MAX, lambda event: event.kind_code == REDACTION, number
+    )
+    for event in since.next_page():
+        raise AppendConflictError(
+            f"session {session.name!r} was redacted while it was cloned",
+            expected=read - 1,
+            current=event.sequence,
+            hint="Clone it again.",
+        )
 
 
 def _exists(name: str) -> AppendConflictError:
@@ -108,8 +140,8 @@ def _outcome(sent: Ack | None) -> Ack | None:
 
 
 def _remove(made: Session, reached: Ack, error: BaseException) -> None:
-    """Take a half-made clone back, unless somebody else wrote to it or has the name by now."""
-    removal = Removal(number=reached.session_number)
+    """Erase an unfinished clone, unless somebody else wrote to it or has the name by now."""
+    removal = Removal(number=reached.session_number, is_erased=True)
     try:
         made._remove((draft_control(TOMBSTONE),), removal, expected_next=reached.last + 1).result()
     except ConflictError:

@@ -288,7 +288,8 @@ class Describing(Branching):
         Raises:
             SessionNotFoundError: There is nothing to clone.
             SessionGoneError: The session was deleted meanwhile.
-            AppendConflictError: There is a session of that name.
+            AppendConflictError: There is a session of that name, or this one was redacted
+                meanwhile; then what was written of the clone is erased.
             UsageError: There is no such event.
         """
         name_bytes(name, "session name")

@@ -22,6 +22,7 @@ from eventlog.errors import (
     TrimmedError,
     UsageError,
 )
+from tests.model.staging import HANG_S
 
 Open = Callable[..., Store]
 
@@ -217,6 +218,45 @@ def test_a_clone_that_fails_between_pieces_is_removed(
         call.clone("copy")
     assert not store.session("copy").exists
     assert [info.name for info in store.sessions().sessions] == ["source"]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("way", ["redact", "erase", "append"])
+def test_a_clone_does_not_bring_back_what_was_removed_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, way: str, pieces: int
+) -> None:
+    """It was written after the receipt had said that nothing of it is live."""
+    call = store.session("source")
+    for number in range(11):
+        call.append({"n": number}).result()
+    if pieces == 2:
+        monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 6)
+    real = Store._submit
+    sent: list[str] = []
+
+    def submit(self: Store, ack: Any, wait: float | None) -> None:
+        if ack.name[1] == "copy" and ack.removal is None:
+            sent.append(ack.name[1])
+            if len(sent) == pieces:  # all was read
+                if way == "redact":
+                    assert not call.redact(0, 3).is_live
+                elif way == "erase":
+                    assert not call.erase().is_live
+                else:
+                    call.append({"n": 11}).result()
+        real(self, ack, wait)
+
+    monkeypatch.setattr(Store, "_submit", submit)
+    if way == "append":
+        assert call.clone("copy").history() == [{"n": number} for number in range(11)]
+        return
+    with pytest.raises(AppendConflictError if way == "redact" else SessionGoneError):
+        call.clone("copy")
+    assert not store.session("copy").exists
+    store.flush(HANG_S)
+    bodies = [event.body for event in store.read() if event.kind == "message"]
+    said = [body["n"] for body in bodies if body is not None]
+    assert said == (list(range(4, 11)) if way == "redact" else [])
 
 
 @pytest.mark.parametrize("way", ["append", "delete", "anew", "anew-as-long"])
