@@ -35,12 +35,14 @@ class ErasureReceipt:
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
         is_live: Whether a live record still holds any of it: only where ``dictionaries`` or
-            ``has_held_blobs`` say so.
+            ``has_held_blobs`` say so. A content that other sessions name too is theirs: it stays,
+            and is not told.
         is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
         backups: What became of copies of the store.
         dictionaries: Numbers of the compression dictionaries that may quote it until ``vacuum``.
         has_held_blobs: Whether a content that it named stays, because somebody put the same content
-            again and no event named it since; it goes within the hour, unless one does.
+            again and no event named it since; it goes within the hour, unless one does. Of what a
+            purge of the session met so it is told too, and may be gone by then.
     """
 
     tenant: str

@@ -49,7 +49,8 @@ class RedactionReceipt:
         already_count: Events that had lost it before.
         kept_count: Events that keep what they say: of control kinds but ``metric`` and
             ``annotation``.
-        void_count: Events that a purge had removed; what was left of them went now.
+        void_count: Events that a purge had removed; what was left of them went now. Their contents
+            went with the purge, and are not counted.
         sequence: Sequence of the ``redaction`` event that says so; None where there was nothing to
             redact.
         position: Its position.

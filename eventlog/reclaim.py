@@ -179,7 +179,7 @@ def _remove_segments(
             pause()
     if addresses:
         session = tables.load_row(number)
-        erases = bool(row.flags & ERASES)
+        erases = bool(row.flags & ERASES) or not session.is_gone  # as in ``begin``
         released = release(tables, session.tenant_number, addresses, now_us, pause, erases=erases)
         if erases and released.held:
             session.flags |= HELD

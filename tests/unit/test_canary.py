@@ -285,7 +285,7 @@ def opened(checked_store: Callable[..., Store], store_path: Path) -> Iterator[Ca
 
 @pytest.mark.parametrize("place", PLACES)
 def test_an_erased_session_is_in_no_live_record_and_after_a_vacuum_in_no_file(
-    opened: Callable[..., Store], place: str, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Store], place: str
 ) -> None:
     store = opened(dictionaries=False)
     around = store.path.parent
@@ -302,11 +302,6 @@ def test_an_erased_session_is_in_no_live_record_and_after_a_vacuum_in_no_file(
     store.tenant(TENANT).session("after").append({"n": "the end"}).result(HANG_S)
 
     _require_told(store, receipt)
-    if place == "purged":  # the purge left its contents an hour, as nothing names them
-        assert tables_with(store) == {"blob", "chunk"}
-        now_us = CLOCK.wall_us() + BLOB_PENDING_US
-        monkeypatch.setattr(CLOCK, "wall_us", lambda: now_us)
-        assert store.collect_blobs()["blobs"] >= 2
     assert tables_with(store) == ({"dictionary"} if has_dictionary else set())
     assert bool(receipt.dictionaries) is has_dictionary
     require_nothing_lost(store, before)
