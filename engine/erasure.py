@@ -124,7 +124,8 @@ def finish_removals(path: Path) -> None:
         if log.environment.version < REMOVAL_VERSION:
             return
         log.flush(None)
-        log.writer.run(OverwriteVoid(log.index, log.writer.pause))
+        overwrite = OverwriteVoid(log.index, log.writer.pause, lambda: log.environment.is_low)
+        log.writer.run(overwrite)
         log.flush(None)
         log.writer.run(Collection(log.writer.pause))
         for number, reason in log.writer.composer.stuck.items():

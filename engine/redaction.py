@@ -152,13 +152,12 @@ class Redacting:
             )
         number = facts.origin.number
         environment = log.environment
-        task = Redact(number, first, last, log.index, log.writer.pause, lambda: environment.is_low)
+        tools = log.index, log.writer.pause, lambda: environment.is_low
+        task = Redact(number, first, last, *tools)
         log.writer.run(task, deadline.left_s())
         if task.redacted.voids:  # a purge leaves hot records as they are
-            overwrite = OverwriteVoid(log.index, log.writer.pause, number)
-            reclaim = Reclaim(number, log.index, log.writer.pause, lambda: environment.is_low)
-            log.writer.run(overwrite, deadline.left_s())
-            log.writer.run(reclaim, deadline.left_s())
+            log.writer.run(OverwriteVoid(*tools, number), deadline.left_s())
+            log.writer.run(Reclaim(number, *tools), deadline.left_s())
         try:
             told, summaries = self._told_of(number, first, last)
         except CorruptionError:  # behind the range: it is said all the same

@@ -213,6 +213,7 @@ def _overwrite(
             db = tables.tables[hot_table(position)]
             value = tables.transaction.get(key, db=db)
             if value is not None:  # else check tells, and nothing is there to overwrite
+                tables.transaction.delete(key, db=db)  # as pages are only merged then
                 tables.transaction.put(key, void_record(key, value), db=db)
             budget.rows -= 1
             pause()
