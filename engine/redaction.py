@@ -246,7 +246,8 @@ class Redacting:
         with log.views.transaction() as tables:
             epoch = tables.commit_record().epoch
             has_redacted = redacted.events + redacted.already > 0
-            quoting = tables.dictionaries_of({number}) if has_redacted else []
+            has_reached = has_redacted or redacted.voids > 0
+            quoting = tables.dictionaries_of({number}) if has_reached else []
         log.cache.begin(epoch)  # a read under way from before keeps nothing
         sequence, position = (None, None) if told is None else told
         return RedactionReceipt(

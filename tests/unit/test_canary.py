@@ -321,6 +321,21 @@ def test_an_erased_session_is_in_no_live_record_and_after_a_vacuum_in_no_file(
     assert files_with(around) == {"backup/data.mdb"}
 
 
+def test_of_purged_events_a_redaction_tells_the_dictionaries_too(
+    opened: Callable[..., Store],
+) -> None:
+    """Where a range was purged before, the receipt named none: it said that nothing was live."""
+    store = opened(dictionaries=False)
+    plant(store, "sealed")
+    session = canary_session(store)
+    session.purge(session.info().event_count).result(HANG_S)  # type: ignore[union-attr]
+    receipt = session.redact(0, 3)
+    assert (receipt.event_count, receipt.void_count) == (0, 4)
+    with store._log.views.transaction() as tables:
+        assert list(receipt.dictionaries) == tables.dictionaries_of({receipt.number}) != []
+    assert receipt.is_live
+
+
 def _require_told(store: Store, receipt: ErasureReceipt) -> None:
     """The receipt names the dictionaries that may quote the session, and the copies."""
     with store._log.views.transaction() as tables:
