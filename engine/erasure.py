@@ -35,12 +35,14 @@ class ErasureReceipt:
         event_count: Events that it held, its tombstone not counted.
         position: Position of the tombstone, its last event.
         is_live: Whether a live record still holds any of it: only where ``dictionaries`` or
-            ``has_held_blobs`` say so.
+            ``has_held_blobs`` say so. A content that other sessions name too is theirs: it stays,
+            and is not told.
         is_in_file: Whether the data file may still hold old pages of it; True until ``vacuum``.
         backups: What became of copies of the store.
         dictionaries: Numbers of the compression dictionaries that may quote it until ``vacuum``.
         has_held_blobs: Whether a content that it named stays, because somebody put the same content
-            again and no event named it since; it goes within the hour, unless one does.
+            again and no event named it since; it goes within the hour, unless one does. Of what a
+            purge of the session met so it is told too, and may be gone by then.
     """
 
     tenant: str
@@ -122,7 +124,8 @@ def finish_removals(path: Path) -> None:
         if log.environment.version < REMOVAL_VERSION:
             return
         log.flush(None)
-        log.writer.run(OverwriteVoid(log.index, log.writer.pause))
+        overwrite = OverwriteVoid(log.index, log.writer.pause, lambda: log.environment.is_low)
+        log.writer.run(overwrite)
         log.flush(None)
         log.writer.run(Collection(log.writer.pause))
         for number, reason in log.writer.composer.stuck.items():

@@ -49,7 +49,8 @@ class RedactionReceipt:
         already_count: Events that had lost it before.
         kept_count: Events that keep what they say: of control kinds but ``metric`` and
             ``annotation``.
-        void_count: Events that a purge had removed; what was left of them went now.
+        void_count: Events that a purge had removed; what was left of them went now. Their contents
+            went with the purge, and are not counted.
         sequence: Sequence of the ``redaction`` event that says so; None where there was nothing to
             redact.
         position: Its position.
@@ -151,13 +152,12 @@ class Redacting:
             )
         number = facts.origin.number
         environment = log.environment
-        task = Redact(number, first, last, log.index, log.writer.pause, lambda: environment.is_low)
+        tools = log.index, log.writer.pause, lambda: environment.is_low
+        task = Redact(number, first, last, *tools)
         log.writer.run(task, deadline.left_s())
         if task.redacted.voids:  # a purge leaves hot records as they are
-            overwrite = OverwriteVoid(log.index, log.writer.pause, number)
-            reclaim = Reclaim(number, log.index, log.writer.pause, lambda: environment.is_low)
-            log.writer.run(overwrite, deadline.left_s())
-            log.writer.run(reclaim, deadline.left_s())
+            log.writer.run(OverwriteVoid(*tools, number), deadline.left_s())
+            log.writer.run(Reclaim(number, *tools), deadline.left_s())
         try:
             told, summaries = self._told_of(number, first, last)
         except CorruptionError:  # behind the range: it is said all the same
@@ -246,7 +246,8 @@ class Redacting:
         with log.views.transaction() as tables:
             epoch = tables.commit_record().epoch
             has_redacted = redacted.events + redacted.already > 0
-            quoting = tables.dictionaries_of({number}) if has_redacted else []
+            has_reached = has_redacted or redacted.voids > 0
+            quoting = tables.dictionaries_of({number}) if has_reached else []
         log.cache.begin(epoch)  # a read under way from before keeps nothing
         sequence, position = (None, None) if told is None else told
         return RedactionReceipt(

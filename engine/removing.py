@@ -66,8 +66,8 @@ class Removing(Redacting):
         State and counts stay what they were, sequences and positions stay taken, idempotency keys
         stay known. What asks for a purged event, or for the session as it was then, gets
         ``TrimmedError``. A session that is exported or archived after that, and loaded, counts in
-        ``message_count`` only the messages that came along. The space is given back in slices;
-        backups are not touched.
+        ``message_count`` only the messages that came along. Contents that only purged events named
+        go at once. The space is given back in slices; backups are not touched.
 
         What the purged events added up to is read and encoded before this returns: the changes of
         variables below ``first``, or those since a state of the session that memory holds or a

@@ -5,7 +5,8 @@ data file are copied beside all appends, and the copy gets meta pages that name 
 LMDB's own copying syncs nothing, and takes LMDB's writer mutex, which has no deadline.
 
 Invariants:
-    1. The copy holds the commit that its report names, and nothing of later ones.
+    1. The copy holds the commit that its report names, and nothing else: neither of later ones nor
+       of what was removed before and lies in the file still (``unused``).
     2. Nothing appears under the target's name unless every page of the copy was walked, LMDB opened
        it, and its commit record is that of the commit (``staging`` has the rest).
     3. Nothing is written to the store; its ``lock.mdb`` is not opened, and no lock file is copied.
@@ -36,6 +37,7 @@ from eventlog.rows import CommitRecord
 from eventlog.seams import CLOCK, FILES, Clock, Files
 from eventlog.staging import Progress, copy_bytes, staged, write_marker
 from eventlog.tables import ReadTables
+from eventlog.unused import Unused
 
 BACKUP_KEYS: Final = ("backup_of", "backup_position", "backup_us")
 PINS_MAX: Final = 8  # looks for a meta page before writers are kept out for the next one
@@ -262,5 +264,7 @@ def _copy_pages(
 
     files.write_at(target, heads, 0)
     files.truncate(target, size)
-    source = environment.data_file.descriptor
-    copy_bytes(source, target, len(heads), meta.bytes_in_use, files, advance)
+    source = environment.data_file
+    unused = Unused(source, meta)
+    stop = meta.bytes_in_use
+    copy_bytes(source.descriptor, target, len(heads), stop, files, advance, unused)

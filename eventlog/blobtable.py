@@ -204,7 +204,8 @@ def release(
         tenant_number: Their tenant.
         addresses: Each as often as events named it.
         now_us: The clock, not behind the newest time stamped by the store.
-        erases: The events are erased; ``erase`` follows for the blobs that are not held.
+        erases: Of events that are erased, redacted or purged; ``erase`` follows for the blobs that
+            are not held.
 
     Returns:
         The blobs that nothing names now and that are held: put again within the hour.

@@ -79,6 +79,7 @@ class Composer:
         on_generation: Reads the options again.
         ids_pending: Whether id runs may be due for merging.
         removals_pending: Whether something may be left to remove.
+        removals_known: How many removals the store counted when it was written last.
         stuck: Numbers of sessions that cannot be removed, and why.
     """
 
@@ -106,7 +107,7 @@ class Composer:
         self.ids_pending = True
         self.removals_pending = True
         self.stuck: dict[int, str] = {}
-        self._removals_known = 0
+        self.removals_known = 0
         self._projections = projections
         self._cache = cache
         self._pause = pause
@@ -136,6 +137,11 @@ class Composer:
         due = is_overdue(self.index) or self.ids_pending or self.removals_pending
         waits = bool(self.merges.waiting) and not self.index.damaged and not self.environment.is_low
         return (due and not is_empty) or (merges and waits)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether appends are refused, or may be soon, until something is removed."""
+        return self.over_quota is not None or self.environment.is_low
 
     def took(self, work: Work) -> None:
         """Take what was committed into memory."""
@@ -330,9 +336,9 @@ class Composer:
             merged = tables.merge_ids(COMMIT_MERGE_BYTES_MAX)
             self.ids_pending = merged > 0
         has_removed = False
-        if record.removals != self._removals_known:
+        if record.removals != self.removals_known:
             self.removals_pending = True  # another process began one, and may be gone by now
-        self._removals_known = record.removals + len(plan.removed)
+        self.removals_known = record.removals + len(plan.removed)
         if self.removals_pending and not removals.is_pending and tables.has("removal"):
             floor = replace(record, floor=sealing.floor)
             is_low = self.environment.is_low
@@ -341,6 +347,9 @@ class Composer:
             )
             self.stuck.update(more.stuck)
             removals.is_pending, has_removed = more.is_pending, more.has_written
+        if self.lacks_room and not plan.records:  # who waits for room asks for the store's health
+            self.quota_refusal(tables)
+            self.environment.has_room(tables.transaction)
         self.removals_pending = removals.is_pending
         fp("commit.after_puts")
         is_empty = not (

@@ -2,7 +2,8 @@
 
 Deletions and purges leave hot records as they are until their table is cut, which takes thousands
 of further events. Before a data file is rewritten to be rid of what was removed, and where somebody
-asks for what was purged to be redacted, that is too long.
+asks for what was purged to be redacted, that is too long. Where the quota is reached or the disk is
+full there are no further events at all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from eventlog.errors import CorruptionError
 from eventlog.index import LooseIndex
 from eventlog.keys import U64
 from eventlog.limits import COMMIT_ROLL_UPS_MAX
+from eventlog.reclaim import REMOVED_LOW_MAX
 from eventlog.removal import HOT, RemovalRow
 from eventlog.rows import ERASED, CommitRecord
 from eventlog.tables import WriteTables
@@ -25,15 +27,22 @@ class OverwriteVoid:
     Args:
         index: The loose index; knows whose the hot records are.
         pause: Lets the GIL go when the slice is used up.
+        is_low: Whether the disk is full: few rows at once, so that their pages fit into what is
+            left.
         number: Those of this session alone.
     """
 
     def __init__(
-        self, index: LooseIndex, pause: Callable[[], None], number: int | None = None
+        self,
+        index: LooseIndex,
+        pause: Callable[[], None],
+        is_low: Callable[[], bool],
+        number: int | None = None,
     ) -> None:
         self.done = False
         self._index = index
         self._pause = pause
+        self._is_low = is_low
         self._numbers = None if number is None else [number]
 
     def step(self, tables: WriteTables, record: CommitRecord) -> CommitRecord | None:
@@ -42,7 +51,8 @@ class OverwriteVoid:
             with self._index.lock:
                 self._numbers = sorted({state.number for state in self._index.hot} - {0})
         marked = 0
-        while self._numbers and marked < COMMIT_ROLL_UPS_MAX:
+        marked_max = REMOVED_LOW_MAX if self._is_low() else COMMIT_ROLL_UPS_MAX
+        while self._numbers and marked < marked_max:
             marked += self._mark(tables, record, self._numbers.pop())
             self._pause()
         self.done = not self._numbers

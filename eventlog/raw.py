@@ -29,7 +29,7 @@ import errno
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,8 +71,12 @@ _U32: Final = Struct("=I")
 _U64: Final = Struct("=Q")
 _HEADER: Final = _PAGE_HEADER.size
 _NO_PAGE: Final = 2**64 - 1
-_BRANCH, _LEAF, _OVERFLOW, _IS_META = 0x01, 0x02, 0x04, 0x08
-_BIG, _SUBTREE, _DUPLICATES = 0x01, 0x02, 0x04
+BRANCH: Final = 0x01  # flags of a page
+LEAF: Final = 0x02
+OVERFLOW: Final = 0x04
+_IS_META: Final = 0x08
+BIG: Final = 0x01  # flags of a node
+_SUBTREE: Final = 0x02
 
 assert _HEADER + _META.size == _META_BYTES and _TREE.size == 48
 
@@ -121,6 +125,7 @@ class Meta:
         map_bytes: Size of the map of whoever wrote it.
         last_page: Number of the last page in use.
         transaction: The transaction that wrote it.
+        free: The row of the database of free pages, as it stands there.
         main: The database of databases.
     """
 
@@ -129,6 +134,7 @@ class Meta:
     map_bytes: int
     last_page: int
     transaction: int
+    free: bytes
     main: Tree
 
     @property
@@ -186,7 +192,7 @@ def decode_meta(page: bytes, number: int) -> Meta:
         raise _Damage(f"meta page {number} gives pages of {page_bytes} bytes")
     if last_page < 1 or last_page >= 2**48:
         raise _Damage(f"meta page {number} gives {last_page} as last page")
-    return Meta(number, page_bytes, map_bytes, last_page, transaction, decode_tree(main))
+    return Meta(number, page_bytes, map_bytes, last_page, transaction, free, decode_tree(main))
 
 
 def refuse_foreign(head: bytes, where: str) -> None:
@@ -313,15 +319,44 @@ class DataFile:
             return None
         number = tree.root
         for level in range(tree.depth, 0, -1):
-            page = self._page(meta, number)
-            wanted = _LEAF if level == 1 else _BRANCH
-            kind = _PAGE_HEADER.unpack_from(page)[2]
-            if kind != wanted:
-                raise _Damage(f"page {number} has flags {kind:#x} where {wanted:#x} is due")
-            if wanted == _LEAF:
+            page = self._tree_page(meta, number, level)
+            if level == 1:
                 return self._leaf_value(meta, number, page, key, flags)
             number = _child(page, number, key)
         raise AssertionError("a tree of at least one level ends in a leaf")
+
+    def _tree_page(self, meta: Meta, number: int, level: int) -> bytes:
+        page = self._page(meta, number)
+        wanted = LEAF if level == 1 else BRANCH
+        kind = _PAGE_HEADER.unpack_from(page)[2]
+        if kind != wanted:
+            raise _Damage(f"page {number} has flags {kind:#x} where {wanted:#x} is due")
+        return page
+
+    def values(self, meta: Meta, tree: Tree) -> Iterator[bytes]:
+        """All values of a database that holds no other, the order of keys not kept.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        waiting = [] if tree.root is None else [(tree.root, tree.depth)]
+        looked = 0
+        while waiting:
+            number, level = waiting.pop()
+            looked += 1
+            if looked > meta.last_page:
+                raise _Damage("its pages point in circles")
+            page = self._tree_page(meta, number, level)
+            for offset in _nodes(page, number):
+                if level > 1:
+                    low, high, top, _ = _NODE.unpack_from(page, offset)
+                    waiting.append((low | high << 16 | top << 32, level - 1))
+                    continue
+                low, high, flags, key_bytes = _NODE.unpack_from(page, offset)
+                if flags & ~BIG:
+                    raise _Damage(f"page {number} has flags {flags:#x} on a plain value")
+                start = offset + _NODE.size + key_bytes
+                yield self._value(meta, number, page, start, low | high << 16, flags)
 
     def _leaf_value(
         self, meta: Meta, number: int, page: bytes, key: bytes, wanted_flags: int
@@ -334,24 +369,29 @@ class DataFile:
             if page[offset + _NODE.size : start] != key:
                 continue
             size = low | high << 16
-            if flags & ~_BIG != wanted_flags:
+            if flags & ~BIG != wanted_flags:
                 raise _Damage(f"page {number} has flags {flags:#x} on {key!r}")
             if size > VALUE_BYTES_MAX:
                 raise _Damage(f"page {number} has a value of {size} bytes under {key!r}")
-            if not flags & _BIG:
-                if start + size > len(page):
-                    raise _Damage(f"page {number} has a value past its end")
-                return page[start : start + size]
-            if start + _U64.size > len(page):
-                raise _Damage(f"page {number} has a pointer past its end")
-            return self._big_value(meta, _U64.unpack_from(page, start)[0], size)
+            return self._value(meta, number, page, start, size, flags)
         return None
+
+    def _value(
+        self, meta: Meta, number: int, page: bytes, start: int, size: int, flags: int
+    ) -> bytes:
+        if not flags & BIG:
+            if start + size > len(page):
+                raise _Damage(f"page {number} has a value past its end")
+            return page[start : start + size]
+        if start + _U64.size > len(page):
+            raise _Damage(f"page {number} has a pointer past its end")
+        return self._big_value(meta, _U64.unpack_from(page, start)[0], size)
 
     def _big_value(self, meta: Meta, number: int, size: int) -> bytes:
         first = self._page(meta, number)
         flags = _PAGE_HEADER.unpack_from(first)[2]
         pages = _U32.unpack_from(first, 12)[0]
-        if flags != _OVERFLOW or pages != (_HEADER - 1 + size) // meta.page_bytes + 1:
+        if flags != OVERFLOW or pages != (_HEADER - 1 + size) // meta.page_bytes + 1:
             raise _Damage(f"page {number} is not the overflow page of a value of {size} bytes")
         if number + pages - 1 > meta.last_page:
             raise _Damage(f"page {number} starts a value that ends past the last page")
@@ -387,6 +427,20 @@ def pin(file: DataFile, transaction: int) -> tuple[Meta, bytes] | None:
         header = _PAGE_HEADER.pack(number, 0, _IS_META, 0, 0)
         pages[number] = (header + _META.pack(*fields[:-1], named)).ljust(meta.page_bytes, b"\0")
     return meta, b"".join(pages)
+
+
+def free_lists(file: DataFile, meta: Meta) -> list[bytes]:
+    """The values of LMDB's database of free pages, of a commit whose pages a transaction keeps.
+
+    Raises:
+        CorruptionError: It cannot be walked.
+    """
+    try:
+        return list(file.values(meta, decode_tree(meta.free)))
+    except _Damage as damage:
+        raise CorruptionError(
+            f"its free pages cannot be told: {damage}", where=file.where
+        ) from damage
 
 
 def _page_sizes() -> list[int]:

@@ -179,7 +179,7 @@ def _remove_segments(
             pause()
     if addresses:
         session = tables.load_row(number)
-        erases = bool(row.flags & ERASES)
+        erases = bool(row.flags & ERASES) or not session.is_gone  # as in ``begin``
         released = release(tables, session.tenant_number, addresses, now_us, pause, erases=erases)
         if erases and released.held:
             session.flags |= HELD
@@ -213,6 +213,7 @@ def _overwrite(
             db = tables.tables[hot_table(position)]
             value = tables.transaction.get(key, db=db)
             if value is not None:  # else check tells, and nothing is there to overwrite
+                tables.transaction.delete(key, db=db)  # as pages are only merged then
                 tables.transaction.put(key, void_record(key, value), db=db)
             budget.rows -= 1
             pause()

@@ -195,7 +195,8 @@ def begin(
             _branch(tables, state, row, planned, inline)
             row.segments = _shorten(tables, state.number, each.floor, addresses)
             _keep(tables, state, row, before)
-        erases = each.is_erased
+        # A session that is purged may be erased within the hour, and must not find them left.
+        erases = each.is_erased or not each.is_gone
         released = release(tables, row.tenant_number, addresses, asked_us, pause, erases=erases)
         if erases and released.held:
             row.flags |= HELD
@@ -353,7 +354,7 @@ class Released:
     """What became of blobs whose references were given back.
 
     Attributes:
-        gone: Removed, as nothing names them any more; only where they were to be erased.
+        gone: Removed, as nothing names them any more; not where they have their hour.
         left: All others.
         held: Those of them that nothing names, but that somebody put again within the hour.
     """
@@ -372,7 +373,7 @@ def release(
     *,
     erases: bool,
 ) -> Released:
-    """Take references back, and remove the blobs that only events named which are to be erased.
+    """Take references back, and remove the blobs that nothing else names where that is asked for.
 
     Their chunks go with the next collection, or with the task that waits for the erasure. A blob
     that somebody put again within the hour, and did not name yet, stays for what is left of it.

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventlog.errors import ReadOnlyError, StorageFullError, StoreUnavailableError, UsageError
 from eventlog.failpoints import fp
@@ -27,6 +27,9 @@ from eventlog.limits import COPY_BYTES, COPY_SYNC_BYTES
 from eventlog.lmdb_errors import map_os_error
 from eventlog.place import MARKER_FILE, creating_path, encode_marker, sweep_leftovers
 from eventlog.seams import CLOCK, FILES, Clock, Files
+
+if TYPE_CHECKING:
+    from eventlog.unused import Unused
 
 ATTEMPTS: Final = 64  # temporary names that somebody may sweep away between two calls
 
@@ -159,6 +162,7 @@ def copy_bytes(
     stop: int,
     files: Files,
     advance: Callable[[int], object],
+    unused: Unused | None = None,
 ) -> None:
     """Copy bytes of one open file to the same place of another, and sync them.
 
@@ -172,19 +176,23 @@ def copy_bytes(
         stop: The byte after the last one.
         files: Calls to the file system.
         advance: Called between two pieces with the number of bytes that are done.
+        unused: What of the source becomes zeros, and holes where that is long enough.
     """
     synced = offset = start
     while offset < stop:
         piece = files.read_at(source, min(COPY_BYTES, stop - offset), offset)
         if not piece:
             break
-        if piece != _ZEROS[: len(piece)]:  # a hole stays one
-            files.write_at(target, piece, offset)
+        for place, part in ((offset, piece),) if unused is None else unused.parts(piece, offset):
+            if part != _ZEROS[: len(part)]:  # a hole stays one
+                files.write_at(target, part, place)
         offset += len(piece)
         if offset - synced >= COPY_SYNC_BYTES:
             files.fsync_file(target)
             synced = offset
         advance(offset)
+    for place, zeros in () if unused is None else unused.tails():
+        files.write_at(target, zeros, place)
     if files.size(target) < stop:
         files.truncate(target, stop)
     files.fsync_file(target)

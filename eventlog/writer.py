@@ -49,6 +49,7 @@ from eventlog.limits import (
     SLICE_US,
 )
 from eventlog.lmdb_errors import CommitFailedError, map_error, map_os_error
+from eventlog.overwriting import OverwriteVoid
 from eventlog.plan import Plan
 from eventlog.sealing import is_overdue, under_pressure
 from eventlog.seams import CLOCK
@@ -112,6 +113,7 @@ class Writer:
         self._slice_us = 0
         self._readers_us = 0
         self._collect_us = CLOCK.monotonic_us() + COLLECT_EVERY_US
+        self._overwritten = 0  # removals that were known when void records were overwritten last
         self.not_collected: str | None = None  # why blobs stay that nothing names
         self._has_ended = False
         self._is_open_to_doubt = False  # a commit began, and its acks are not settled
@@ -349,8 +351,28 @@ class Writer:
                 self._settle_doubt()
             elif step is Step.STOP:
                 return
-            elif not self._collects(now_us):
+            elif not (self._makes_room() or self._collects(now_us)):
                 self._sleep()
+
+    def _makes_room(self) -> bool:
+        """Nothing else is to do, and appends are refused: begin to overwrite what is void, if any.
+
+        It would stay until its table is cut, which takes appends.
+        """
+        composer = self.composer
+        if (
+            not composer.lacks_room
+            or composer.removals_known == self._overwritten
+            or self.machine.suspect
+            or "removal" not in self.environment.db
+        ):
+            return False
+        self._overwritten = composer.removals_known
+        with self._lock:
+            self._tasks.add(
+                Running(OverwriteVoid(self.index, self.pause, lambda: self.environment.is_low))
+            )
+        return True
 
     def _collects(self, now_us: int) -> bool:
         """Nothing else is to do: begin to remove blobs that nothing named for an hour, if any."""
@@ -496,6 +518,8 @@ class Writer:
             failed = None if error is None else f"blobs cannot be collected: {error}"
             self.not_collected = failed or told(running.task.collected.damaged)
         with self._lock:
+            if isinstance(running.task, OverwriteVoid):
+                self.composer.removals_pending = self.machine.overdue = True
             self._tasks.end(running, error)
 
     def _failed(self, work: Work | None, error: TurnlogError) -> None:

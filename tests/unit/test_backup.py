@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,76 @@ def test_what_is_committed_meanwhile_is_not_in_it(store: Store, tmp_path: Path) 
     assert lines(tmp_path / "copy") == before
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] <= report.byte_count
+
+
+def mark(number: int) -> str:
+    """Text of a size that lies in a leaf, alone on a page, or on several."""
+    return f"kanarienvogel {number} " * (1, 40, 200, 600)[number % 4]
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["hot", "sealed"])
+def test_what_was_erased_before_is_in_no_byte_of_it(
+    checked_store: Opens, tmp_path: Path, is_sealed: bool
+) -> None:
+    """Free pages were copied like others, with what had been erased. So were the bytes between
+    nodes and behind large values, which LMDB leaves from what its buffers held before."""
+    store = checked_store(snapshot_frequency=4, dictionaries=False)
+    for number in range(120):
+        call = store.session("gone" if number % 3 else "stays")
+        text = mark(number) if number % 3 else f"turn {number} " * (number * 9)
+        call.append({"role": "user", "content": text}, id=f"id-{number}").result(10)
+        if not number % 40 and is_sealed:
+            store.flush()
+    store.session("gone").update_state({"kanarienvogel": "kanarienvogel"}).result(10)
+    store.session("gone").erase()
+    assert b"kanarienvogel" in (store.path / "data.mdb").read_bytes()
+    store.backup(tmp_path / "copy", check=True)
+    wanted = export(store)
+    Store.restore(tmp_path / "copy", tmp_path / "again", check=True)
+    for name in ("copy", "again"):
+        assert b"kanarienvogel" not in (tmp_path / name / "data.mdb").read_bytes()
+        assert lines(tmp_path / name) == wanted
+    with Store.open(tmp_path / "again", create=False) as again:
+        fill(again)
+        again.backup(tmp_path / "of it", check=True)
+        assert again.check().ok
+
+
+def test_free_pages_are_holes(store: Store, tmp_path: Path) -> None:
+    """A backup of a store that was nearly emptied is no larger on disk than what is left."""
+    for _ in range(8):
+        store.session("gone").append({"n": os.urandom(200_000).hex()}).result(10)
+    store.session("stays").append({"n": 1}).result(10)
+    store.session("gone").erase()
+    report = store.backup(tmp_path / "copy", check=True)
+    assert report.byte_count > 3_000_000
+    assert (tmp_path / "copy" / "data.mdb").stat().st_blocks * 512 < 1_000_000
+
+
+@pytest.mark.parametrize("change", ["used", "beyond", "count", "meta"])
+def test_damaged_lists_of_free_pages_make_no_backup(
+    path: Path, tmp_path: Path, change: str
+) -> None:
+    """A page that is said to be free and is in use would be zeros in the backup."""
+    data = path / "data.mdb"
+    meta = raw.read_metas(data)[0]
+    with open(data, "rb") as file:
+        free = raw.free_lists(raw.DataFile(file.fileno(), str(data)), meta)[0]
+    content = data.read_bytes()
+    assert free and content.count(free) >= 1
+    numbers = [int.from_bytes(free[at : at + 8], sys.byteorder) for at in range(0, len(free), 8)]
+    if change == "count":
+        numbers[0] += 1
+    else:
+        numbers[1] = {"used": numbers[1], "beyond": meta.last_page + 9, "meta": 1}[change]
+    if change == "used":
+        assert meta.main.root is not None
+        numbers[-1] = meta.main.root
+    changed = b"".join([number.to_bytes(8, sys.byteorder) for number in numbers])
+    data.write_bytes(content.replace(free, changed))
+    with Store.open(path, create=False) as store, pytest.raises(CorruptionError):
+        backup(store._log.environment, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_read_only_store_is_backed_up_beside_its_writer(store: Store, tmp_path: Path) -> None:

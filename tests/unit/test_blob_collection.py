@@ -362,6 +362,37 @@ def test_a_reference_outlives_removals_one_after_the_other(
     assert store.blobs.get(blob) is None
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_purge_gives_contents_no_hour(
+    store: Store, later: Callable[[int], None], is_sealed: bool
+) -> None:
+    """What a purge released stayed for an hour, also when its session was erased or redacted then,
+    and the receipts said that nothing was live."""
+    own, shared, held = (store.blobs.put(NOISE[start:]) for start in range(3))
+    session = store.session("a")
+    session.append(MESSAGE, blobs=[own, shared, held]).result(10)
+    for name in ("a", "b"):
+        store.session(name).append(MESSAGE, blobs=[store.blobs.put(NOISE[1:])]).result(10)
+    if is_sealed:
+        for _ in range(60):
+            session.append(MESSAGE)
+        store.flush()
+    store.blobs.put(NOISE[2:])
+    session.purge(1).result(10)
+    store.flush()
+    assert store.blobs.get(own) is None
+    assert store.blobs.read(shared) == NOISE[1:] and store.blobs.read(held) == NOISE[2:]
+    assert session.redact(0, 0).void_count == 1
+    receipt = session.erase()
+    assert receipt.has_held_blobs and receipt.is_live
+    assert store.blobs.get(shared) is not None  # another session names it, which is not told
+    assert not store.session("b").erase().is_live
+    assert store.blobs.get(shared) is None
+    later(BLOB_PENDING_US)
+    store.collect_blobs()
+    assert store.blobs.get(held) is None and chunks(store) == 0
+
+
 def test_an_hour_after_it_was_put_again_only_events_keep_a_content(
     store: Store, later: Callable[[int], None]
 ) -> None:

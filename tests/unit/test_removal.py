@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -15,12 +16,18 @@ from lmdb.verify import verify as verify_structure
 
 from engine import Store
 from eventlog import reclaim
-from eventlog.errors import QuotaExceededError, SessionGoneError, SessionNotFoundError
+from eventlog.errors import (
+    QuotaExceededError,
+    SessionGoneError,
+    SessionNotFoundError,
+    StorageFullError,
+)
 from eventlog.keys import U64
 from eventlog.limits import HOT_TABLE_POSITIONS
 from eventlog.raw import DATA_FILE
 from eventlog.removal import _shorten
 from eventlog.rows import CommitRecord
+from eventlog.seams import Files
 from eventlog.tables import WriteTables
 
 SECRET = "kanarienvogel-4711"
@@ -335,6 +342,66 @@ def test_a_store_at_its_quota_takes_deletions_and_goes_on_after_them(
     assert store.health()["ok"]
     kept = [info.name for info in store.sessions(limit=1_000).sessions]
     assert kept == ["more", *reversed(written[len(written) // 2 :])]
+
+
+@pytest.mark.parametrize("size", [1_000, 8_000])
+@pytest.mark.parametrize("how", ["delete", "purge", "erase", "delete before"])
+def test_what_is_removed_at_the_quota_makes_room(
+    checked_store: Callable[..., Store], how: str, size: int
+) -> None:
+    """Void hot records wait until their table is cut, for which there were no more appends. And
+    where they were overwritten, small ones left as many pages, since LMDB merges none then."""
+    quota_bytes = 3_000_000
+    store = checked_store(quota_bytes=quota_bytes, dictionaries=False)
+    kept = store.session("kept")
+    kept.append(said("kept")).result()
+    text = said(os.urandom(size).hex()[:size])
+    sessions = [store.session(f"s{number}") for number in range(1 if how == "erase" else 10)]
+    if how == "delete before":
+        for session in sessions:
+            session.append_many([text] * (200_000 // size)).result()
+            session.delete().result()
+        sessions = [kept]
+    with pytest.raises(QuotaExceededError):
+        for number in range(1_000):
+            session = sessions[number % len(sessions)]
+            session.append_many([text] * (50_000 // size)).result()
+    for session in sessions:
+        if how == "purge":
+            session.purge(session.info().event_count).result()  # type: ignore[union-attr]
+        elif how == "erase":
+            session.erase(timeout=60)
+        elif how == "delete":
+            session.delete().result()
+    assert store._log.wait_until(lambda: store.health()["ok"], 30)
+    kept.append(said("again")).result()
+    with store._log.views.transaction() as tables:
+        used = store._log.environment.used_bytes(tables.transaction)
+    assert used < quota_bytes / (1 if how == "delete before" else 2)
+    told = [each["content"] for each in kept.history()]
+    assert (told[0], told[-1]) == ("kept", "again")
+
+
+def test_what_is_deleted_on_a_full_disk_makes_room(
+    checked_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the quota: nothing was appended any more, so that nothing was cut."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = checked_store(dictionaries=False)
+    text = said(os.urandom(20_000).hex())
+    for number in range(6):
+        store.session(f"s{number}").append_many([text] * 50).result()
+    monkeypatch.setattr(Files, "allocate", refuse)
+    with pytest.raises(StorageFullError):
+        for number in range(100):
+            store.session(f"s{number % 6}").append_many([text] * 5).result()
+    for number in range(6):
+        store.session(f"s{number}").delete().result()
+    assert store._log.wait_until(lambda: store.health()["ok"], 30)
+    store.session("again").append(said("again")).result()
 
 
 RELATED = ["a", "a:", "a:1", "a\x00b", "A", "a ", "../a", "a%", "é", "e\u0301", "😀", "a/b"]
