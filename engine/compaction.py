@@ -5,7 +5,8 @@ Invariants:
     2. A compaction is appended only while the last event that it stands for is still on the path
        to the head, whatever was appended meanwhile; that stays in view and follows.
     3. When the summariser raises, or gives no text, nothing was written.
-    4. A bound never falls between a tool call and what answers it, nor behind a call that is open.
+    4. A bound never falls between a tool call and what answers it, nor behind a call that is open;
+       what is kept of a tool group is all of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.boundary import boundary_of, check_compaction
 from engine.drafting import draft_event, make_ack
-from engine.estimate import estimate_tokens
 from engine.events import Event
 from engine.kinds import COMPACTION
 from engine.modelview import (
@@ -33,7 +33,7 @@ from engine.pathscan import PathScan
 from engine.reading import Events, PathPager
 from engine.spans import Spans
 from engine.stepping import drop
-from engine.toolgroups import Count, tools_of
+from engine.toolgroups import Count, Tools, joined, tools_of
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
 from eventlog.arguments import callback, items, shown, texts, whole
@@ -117,14 +117,15 @@ class Compacting(Viewing):
                 cut, or a call is open.
             through: Instead, sequence of the last event that the summary stands for.
             keep: Sequences of messages of the path that stay in view; with ``through``, of those up
-                to there.
+                to there. One that calls tools or answers calls stays with all of its tool group,
+                which the event's ``keep`` then names, too.
             strategy: Told in the event; likewise ``trigger``.
             trigger: Why.
             data: More to tell in the event's ``data``.
             running: Ids of the tool calls that are open. None takes those that ``tool_calls`` has
                 as open or waiting, or if it has none at all those that nobody answered, unless the
                 model has answered the user since.
-            count: As for ``window``.
+            count: As for ``window``; called before ``summarize``, and once more with the summary.
 
         Returns:
             What was appended; None when there is nothing to summarise.
@@ -134,11 +135,13 @@ class Compacting(Viewing):
                 open; names the first one, and ``current`` is its id. Give its result, or
                 ``running``; ``summarize`` was not called.
             UsageError: ``through`` is no event of the path, cuts a tool group or covers an open
-                call; ``keep`` is not on the path, or above ``through``; or ``summarize`` gave no
-                text, which alone is found after it was called. Nothing was written, as with
-                whatever ``summarize`` raises.
+                call; ``keep`` is not on the path, or above ``through``; ``count`` gives no number
+                of tokens; or ``summarize`` gave no text, which alone is found after it was called.
+                Nothing was written, as with whatever ``summarize`` raises.
             InvalidMessageError: ``data`` cannot be stored; names the path.
             AppendConflictError: The head is on a path meanwhile that ``through`` is not on.
+            TrimmedError: What the summary stands for was purged meanwhile.
+            SessionGoneError: The session was deleted meanwhile; also when it was made anew.
             SessionNotFoundError: No session of that name.
         """
         given = _Given(summarize, keep, strategy, trigger, data, count)
@@ -230,7 +233,6 @@ class Compacting(Viewing):
         given: _Given,
     ) -> _Plan | None:
         whole(keep_last, "keep_last", 0, POSITION_MAX)
-        count = given.count
         if running is not None:
             running = texts(running, "running")
         if running is None and self.tool_calls.list():
@@ -241,8 +243,9 @@ class Compacting(Viewing):
         if scan.leaf is None:
             return None
         given.require_kept(scan, through)
+        keep = _whole_groups(scan, given.keep)
         scan.floor = 0  # what was trimmed is summarised too, unless an earlier one stands for it
-        form = Form(repair=False, running=running or (), count=count, is_counted=True)
+        form = Form(repair=False, running=running or (), count=given.count, is_counted=True)
         window = collect(scan, Limits(None), form)
         covered = _covered(scan, window)
         bounds = _Bounds(window.entries, running)
@@ -265,7 +268,7 @@ class Compacting(Viewing):
                     "that is open",
                     hint="Name an event before the call, or leave `through` to the store.",
                 )
-        kept = set(given.keep)
+        kept = set(keep)
         part = _new_part(window.entries[:start], found, covered, kept)
         if found is None or not part:
             if through is None and bounds.open_before(wanted):
@@ -275,18 +278,17 @@ class Compacting(Viewing):
                     raise bounds.refusal(wanted, self._name[1])
             return None
         told = Window(part, scan.leaf)
-        regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
-        plan = _Plan(scan.number, found, told)
+        repaired = Form(running=running or (), count=given.count, is_counted=True)
+        regroup(told, Limits(None), repaired)
+        plan = _Plan(scan.number, found, keep, told)
         given.draft(plan, "any")  # what is wrong with it is known before the summary is paid
         return plan
 
     def _compaction_ack(self, plan: _Plan, summary: Any, given: _Given) -> Ack:
         if type(summary) is not str or not summary.strip():
             raise UsageError("the summariser gave no text; nothing was written")
-        count = given.count
-        counted = (estimate_tokens if count is None else count)(summary_message(summary))
-        draft = given.draft(plan, summary, counted)
-        return make_ack(self._name, (draft,), opening=None)
+        draft = given.draft(plan, summary)
+        return make_ack(self._name, (draft,), opening=None, number=plan.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +298,13 @@ class _Plan:
     Attributes:
         number: Number of the session's incarnation.
         through: Sequence of the last event.
+        keep: Sequences of what stays in view.
         window: What is to be summarised.
     """
 
     number: int
     through: int
+    keep: Sequence[int]
     window: Window
 
     def done(self, ack: Ack, summary: str) -> Compaction:
@@ -355,7 +359,7 @@ class _Given:
             if each not in found:
                 raise UsageError(f"keep names event {each}, which is not on the path to the head")
 
-    def draft(self, plan: _Plan, summary: str, tokens: int | None = None) -> Draft:
+    def draft(self, plan: _Plan, summary: str) -> Draft:
         """The event of a summary.
 
         Of what to keep, it leaves out what follows the last event that it stands for.
@@ -363,7 +367,7 @@ class _Given:
         told = {
             **(self._data or {}),
             "through": plan.through,
-            "keep": [each for each in self.keep if each <= plan.through],
+            "keep": [each for each in plan.keep if each <= plan.through],
             "strategy": self._strategy,
             "trigger": self._trigger,
             "compressed_count": len(plan.window.entries),
@@ -374,7 +378,7 @@ class _Given:
         return draft_event(
             "compaction",
             body,
-            tokens=tokens,
+            tokens=Form(count=self.count, is_counted=True).tokens(summary_message(summary)),
             past=store_id(plan.number, plan.through),  # of this incarnation
         )
 
@@ -449,6 +453,22 @@ class _Bounds:
             if not is_summary and entry.sequence is not None and entry.sequence > through:
                 return index
         return len(self._entries)
+
+
+def _whole_groups(scan: PathScan, keep: list[int]) -> list[int]:
+    """What to keep, and after it what belongs to the same tool groups (invariant 4)."""
+    messages = [scan.find(each) for each in keep]
+    if not any([event is not None and tools_of(event.body) for event in messages]):
+        return keep
+    found: list[tuple[int, Tools]] = []  # on all the path, as an earlier compaction may hide it
+    for block in scan.blocks():
+        for index in range(len(block.sequences) - 1, -1, -1):
+            event = block.event(index)
+            tools = tools_of(event.body) if event.kind_code == MESSAGE else None
+            if tools is not None:
+                found.append((event.sequence, tools))
+    found.reverse()
+    return [*keep, *sorted(joined(found, keep) - set(keep))]
 
 
 def _new_part(
