@@ -4,7 +4,9 @@ Invariants:
     1. The originals stay as they are, readable through ``events`` and ``path``.
     2. A compaction is appended only while the last event that it stands for is still on the path
        to the head, whatever was appended meanwhile; that stays in view and follows.
-    3. When the summariser raises, or gives no text, nothing was written.
+    3. When the summariser raises, or gives no text, nothing was written; nor when an event that it
+       was given was redacted before the append, so that the receipt of each redaction tells of all
+       summaries of what it removed.
     4. A bound never falls between a tool call and what answers it, nor behind a call that is open;
        what is kept of a tool group is all of it.
 """
@@ -34,10 +36,16 @@ from engine.reading import Events, PathPager
 from engine.spans import Spans
 from engine.stepping import drop
 from engine.toolgroups import Count, Tools, joined, tools_of
+from engine.unredacted import Moment, moment_of, require_unredacted
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
 from eventlog.arguments import callback, items, shown, texts, whole
-from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
+from eventlog.errors import (
+    AppendConflictError,
+    ConflictError,
+    SessionNotFoundError,
+    UsageError,
+)
 from eventlog.index import Name
 from eventlog.limits import POSITION_MAX
 from eventlog.log import Log
@@ -139,7 +147,8 @@ class Compacting(Viewing):
                 of tokens; or ``summarize`` gave no text, which alone is found after it was called.
                 Nothing was written, as with whatever ``summarize`` raises.
             InvalidMessageError: ``data`` cannot be stored; names the path.
-            AppendConflictError: The head is on a path meanwhile that ``through`` is not on.
+            AppendConflictError: The head is on a path meanwhile that ``through`` is not on; or what
+                was summarised was redacted meanwhile, so that the summary may tell of it.
             TrimmedError: What the summary stands for was purged meanwhile.
             SessionGoneError: The session was deleted meanwhile; also when it was made anew.
             SessionNotFoundError: No session of that name.
@@ -154,9 +163,14 @@ class Compacting(Viewing):
         if inspect.isawaitable(summary):
             drop(summary)
             raise UsageError("summarize gave an awaitable; nothing was written", hint=_ON_LOOP)
-        ack = self._compaction_ack(plan, summary, given)
-        self._store._submit(ack, WAIT_S)
-        return plan.done(ack.result(), summary)
+        while True:
+            ack = self._compaction_ack(plan, summary, given)
+            self._store._submit(ack, WAIT_S)
+            try:
+                return plan.done(ack.result(), summary)
+            except AppendConflictError:
+                if not self._is_outrun(ack):
+                    raise
 
     async def compact_async(
         self,
@@ -192,9 +206,14 @@ class Compacting(Viewing):
             return None
         found = summarize(plan.window.messages)
         summary = await found if inspect.isawaitable(found) else found
-        ack = self._compaction_ack(plan, summary, given)
-        await self._store._submit_async(ack)
-        return plan.done(await ack, summary)
+        while True:
+            ack = await self._store._on_pool(self._compaction_ack, plan, summary, given)
+            await self._store._submit_async(ack)
+            try:
+                return plan.done(await ack, summary)
+            except AppendConflictError:
+                if not await self._store._on_pool(self._is_outrun, ack):
+                    raise
 
     def compaction(self, leaf: int | str | None = None) -> Event | None:
         """The compaction that views of a path apply; None when there is none.
@@ -237,8 +256,9 @@ class Compacting(Viewing):
             running = texts(running, "running")
         if running is None and self.tool_calls.list():
             running = self._pending()  # who tells what becomes of calls need not be guessed at
+        moment = moment_of(self._store._log, self._name)
         scan = PathScan(self._store._log, self._name, None)
-        if scan.number is None:
+        if moment is None or scan.number is None:
             raise SessionNotFoundError(f"no session {self._name[1]!r}")
         if scan.leaf is None:
             return None
@@ -280,7 +300,7 @@ class Compacting(Viewing):
         told = Window(part, scan.leaf)
         repaired = Form(running=running or (), count=given.count, is_counted=True)
         regroup(told, Limits(None), repaired)
-        plan = _Plan(scan.number, found, keep, told)
+        plan = _Plan(moment, found, keep, told)
         given.draft(plan, "any")  # what is wrong with it is known before the summary is paid
         return plan
 
@@ -288,7 +308,15 @@ class Compacting(Viewing):
         if type(summary) is not str or not summary.strip():
             raise UsageError("the summariser gave no text; nothing was written")
         draft = given.draft(plan, summary)
-        return make_ack(self._name, (draft,), opening=None, number=plan.number)
+        log, moment = self._store._log, plan.moment
+        removals = require_unredacted(log, self._name, moment, plan.through)
+        return make_ack(self._name, (draft,), opening=None, number=moment.number, removals=removals)
+
+    def _is_outrun(self, ack: Ack) -> bool:
+        """Whether something was removed between making an ack and its append."""
+        now = moment_of(self._store._log, self._name)
+        assert ack.terms is not None
+        return now is not None and ack.terms.removals != now.removals
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +324,13 @@ class _Plan:
     """What a compaction is to stand for.
 
     Attributes:
-        number: Number of the session's incarnation.
+        moment: When it was read, or a little earlier.
         through: Sequence of the last event.
         keep: Sequences of what stays in view.
         window: What is to be summarised.
     """
 
-    number: int
+    moment: Moment
     through: int
     keep: Sequence[int]
     window: Window
@@ -379,7 +407,7 @@ class _Given:
             "compaction",
             body,
             tokens=Form(count=self.count, is_counted=True).tokens(summary_message(summary)),
-            past=store_id(plan.number, plan.through),  # of this incarnation
+            past=store_id(plan.moment.number, plan.through),  # of this incarnation
         )
 
 

@@ -324,6 +324,79 @@ def test_a_session_made_anew_meanwhile_is_another_one(call: Session) -> None:
     assert not call.exists
 
 
+def test_what_was_redacted_meanwhile_is_in_no_summary(store: Store, call: Session) -> None:
+    """A summary was appended after a redaction of what it was made of.
+
+    The redaction's receipt, which names the summaries that may tell of it, could not name that one.
+    """
+    talk(call, 12)
+    with pytest.raises(AppendConflictError, match=r"event 2 .* was redacted"):
+        call.compact(lambda _: str(call.redact(2, 2)), keep_last=4)
+
+    async def summarize(_: Any) -> str:
+        return str(await call.redact_async(3, 3))
+
+    with pytest.raises(AppendConflictError, match=r"event 3 .* was redacted"):
+        asyncio.run(call.compact_async(summarize, keep_last=4))
+    assert call.compaction() is None
+    assert call.compact(lambda _: "first", keep_last=4) is not None  # of what is left
+    talk(call, 4)
+    with pytest.raises(AppendConflictError, match=r"event 0 .* was redacted"):
+        call.compact(lambda _: str(call.redact(0, 0)), keep_last=4)  # of which the first one tells
+    assert call.compact(lambda _: "second", keep_last=4) is not None
+
+
+def test_other_removals_while_it_is_summarised_do_not_hinder(store: Store, call: Session) -> None:
+    talk(call, 12)
+    call.redact(2, 3)
+    other = store.session("other")
+    talk(other, 4)
+
+    def removing(_: Any) -> str:
+        other.redact(0, 1)
+        other.delete().result()
+        call.redact(9, 9)  # in view, whatever the summary says
+        call.redact(3, 3)  # again
+        return "s"
+
+    assert call.compact(removing, keep_last=4) is not None
+    assert call.window() == [summary_message("s"), user("m8"), user("m10"), user("m11")]
+
+
+@pytest.mark.parametrize("is_covered", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_redacted_just_before_the_append_is_found(
+    store: Store,
+    call: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    is_covered: bool,
+    is_async: bool,
+) -> None:
+    """The append itself is refused when something was removed since the last look."""
+    talk(call, 12)
+    real, acks = store._submit, []
+
+    def submit(ack: Any, wait: Any) -> None:
+        acks.append(ack)
+        if len(acks) == 1:
+            call.redact(*((2, 2) if is_covered else (11, 11)))
+        real(ack, wait)
+
+    def compact() -> Any:
+        if is_async:
+            return asyncio.run(call.compact_async(lambda _: "s", keep_last=4))
+        return call.compact(lambda _: "s", keep_last=4)
+
+    monkeypatch.setattr(store, "_submit", submit)
+    if is_covered:
+        with pytest.raises(AppendConflictError, match=r"event 2 .* was redacted"):
+            compact()
+        assert call.compaction() is None
+    else:
+        assert compact().through == 7
+        assert len(acks) == 3  # two of the compaction, and what says that it was redacted
+
+
 def test_from_an_event_loop(call: Session) -> None:
     talk(call, 12)
 
