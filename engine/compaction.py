@@ -4,8 +4,11 @@ Invariants:
     1. The originals stay as they are, readable through ``events`` and ``path``.
     2. A compaction is appended only while the last event that it stands for is still on the path
        to the head, whatever was appended meanwhile; that stays in view and follows.
-    3. When the summariser raises, or gives no text, nothing was written.
-    4. A bound never falls between a tool call and what answers it, nor behind a call that is open.
+    3. When the summariser raises, or gives no text, nothing was written; nor when an event that it
+       was given was redacted before the append, so that the receipt of each redaction tells of all
+       summaries of what it removed.
+    4. A bound never falls between a tool call and what answers it, nor behind a call that is open;
+       what is kept of a tool group is all of it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.boundary import boundary_of, check_compaction
 from engine.drafting import draft_event, make_ack
-from engine.estimate import estimate_tokens
 from engine.events import Event
 from engine.kinds import COMPACTION
 from engine.modelview import (
@@ -33,11 +35,17 @@ from engine.pathscan import PathScan
 from engine.reading import Events, PathPager
 from engine.spans import Spans
 from engine.stepping import drop
-from engine.toolgroups import Count, tools_of
+from engine.toolgroups import Count, Tools, joined, tools_of
+from engine.unredacted import Moment, moment_of, require_unredacted
 from engine.window import Viewing
 from eventlog.ack import Ack, Draft, store_id
 from eventlog.arguments import callback, items, shown, texts, whole
-from eventlog.errors import ConflictError, SessionNotFoundError, UsageError
+from eventlog.errors import (
+    AppendConflictError,
+    ConflictError,
+    SessionNotFoundError,
+    UsageError,
+)
 from eventlog.index import Name
 from eventlog.limits import POSITION_MAX
 from eventlog.log import Log
@@ -117,14 +125,15 @@ class Compacting(Viewing):
                 cut, or a call is open.
             through: Instead, sequence of the last event that the summary stands for.
             keep: Sequences of messages of the path that stay in view; with ``through``, of those up
-                to there.
+                to there. One that calls tools or answers calls stays with all of its tool group,
+                which the event's ``keep`` then names, too.
             strategy: Told in the event; likewise ``trigger``.
             trigger: Why.
             data: More to tell in the event's ``data``.
             running: Ids of the tool calls that are open. None takes those that ``tool_calls`` has
                 as open or waiting, or if it has none at all those that nobody answered, unless the
                 model has answered the user since.
-            count: As for ``window``.
+            count: As for ``window``; called before ``summarize``, and once more with the summary.
 
         Returns:
             What was appended; None when there is nothing to summarise.
@@ -134,11 +143,14 @@ class Compacting(Viewing):
                 open; names the first one, and ``current`` is its id. Give its result, or
                 ``running``; ``summarize`` was not called.
             UsageError: ``through`` is no event of the path, cuts a tool group or covers an open
-                call; ``keep`` is not on the path, or above ``through``; or ``summarize`` gave no
-                text, which alone is found after it was called. Nothing was written, as with
-                whatever ``summarize`` raises.
+                call; ``keep`` is not on the path, or above ``through``; ``count`` gives no number
+                of tokens; or ``summarize`` gave no text, which alone is found after it was called.
+                Nothing was written, as with whatever ``summarize`` raises.
             InvalidMessageError: ``data`` cannot be stored; names the path.
-            AppendConflictError: The head is on a path meanwhile that ``through`` is not on.
+            AppendConflictError: The head is on a path meanwhile that ``through`` is not on; or what
+                was summarised was redacted meanwhile, so that the summary may tell of it.
+            TrimmedError: What the summary stands for was purged meanwhile.
+            SessionGoneError: The session was deleted meanwhile; also when it was made anew.
             SessionNotFoundError: No session of that name.
         """
         given = _Given(summarize, keep, strategy, trigger, data, count)
@@ -151,9 +163,14 @@ class Compacting(Viewing):
         if inspect.isawaitable(summary):
             drop(summary)
             raise UsageError("summarize gave an awaitable; nothing was written", hint=_ON_LOOP)
-        ack = self._compaction_ack(plan, summary, given)
-        self._store._submit(ack, WAIT_S)
-        return plan.done(ack.result(), summary)
+        while True:
+            ack = self._compaction_ack(plan, summary, given)
+            self._store._submit(ack, WAIT_S)
+            try:
+                return plan.done(ack.result(), summary)
+            except AppendConflictError:
+                if not self._is_outrun(ack):
+                    raise
 
     async def compact_async(
         self,
@@ -189,9 +206,14 @@ class Compacting(Viewing):
             return None
         found = summarize(plan.window.messages)
         summary = await found if inspect.isawaitable(found) else found
-        ack = self._compaction_ack(plan, summary, given)
-        await self._store._submit_async(ack)
-        return plan.done(await ack, summary)
+        while True:
+            ack = await self._store._on_pool(self._compaction_ack, plan, summary, given)
+            await self._store._submit_async(ack)
+            try:
+                return plan.done(await ack, summary)
+            except AppendConflictError:
+                if not await self._store._on_pool(self._is_outrun, ack):
+                    raise
 
     def compaction(self, leaf: int | str | None = None) -> Event | None:
         """The compaction that views of a path apply; None when there is none.
@@ -230,19 +252,20 @@ class Compacting(Viewing):
         given: _Given,
     ) -> _Plan | None:
         whole(keep_last, "keep_last", 0, POSITION_MAX)
-        count = given.count
         if running is not None:
             running = texts(running, "running")
         if running is None and self.tool_calls.list():
             running = self._pending()  # who tells what becomes of calls need not be guessed at
+        moment = moment_of(self._store._log, self._name)
         scan = PathScan(self._store._log, self._name, None)
-        if scan.number is None:
+        if moment is None or scan.number is None:
             raise SessionNotFoundError(f"no session {self._name[1]!r}")
         if scan.leaf is None:
             return None
         given.require_kept(scan, through)
+        keep = _whole_groups(scan, given.keep)
         scan.floor = 0  # what was trimmed is summarised too, unless an earlier one stands for it
-        form = Form(repair=False, running=running or (), count=count, is_counted=True)
+        form = Form(repair=False, running=running or (), count=given.count, is_counted=True)
         window = collect(scan, Limits(None), form)
         covered = _covered(scan, window)
         bounds = _Bounds(window.entries, running)
@@ -265,7 +288,7 @@ class Compacting(Viewing):
                     "that is open",
                     hint="Name an event before the call, or leave `through` to the store.",
                 )
-        kept = set(given.keep)
+        kept = set(keep)
         part = _new_part(window.entries[:start], found, covered, kept)
         if found is None or not part:
             if through is None and bounds.open_before(wanted):
@@ -275,18 +298,25 @@ class Compacting(Viewing):
                     raise bounds.refusal(wanted, self._name[1])
             return None
         told = Window(part, scan.leaf)
-        regroup(told, Limits(None), Form(running=running or (), count=count, is_counted=True))
-        plan = _Plan(scan.number, found, told)
+        repaired = Form(running=running or (), count=given.count, is_counted=True)
+        regroup(told, Limits(None), repaired)
+        plan = _Plan(moment, found, keep, told)
         given.draft(plan, "any")  # what is wrong with it is known before the summary is paid
         return plan
 
     def _compaction_ack(self, plan: _Plan, summary: Any, given: _Given) -> Ack:
         if type(summary) is not str or not summary.strip():
             raise UsageError("the summariser gave no text; nothing was written")
-        count = given.count
-        counted = (estimate_tokens if count is None else count)(summary_message(summary))
-        draft = given.draft(plan, summary, counted)
-        return make_ack(self._name, (draft,), opening=None)
+        draft = given.draft(plan, summary)
+        log, moment = self._store._log, plan.moment
+        removals = require_unredacted(log, self._name, moment, plan.through)
+        return make_ack(self._name, (draft,), opening=None, number=moment.number, removals=removals)
+
+    def _is_outrun(self, ack: Ack) -> bool:
+        """Whether something was removed between making an ack and its append."""
+        now = moment_of(self._store._log, self._name)
+        assert ack.terms is not None
+        return now is not None and ack.terms.removals != now.removals
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +324,15 @@ class _Plan:
     """What a compaction is to stand for.
 
     Attributes:
-        number: Number of the session's incarnation.
+        moment: When it was read, or a little earlier.
         through: Sequence of the last event.
+        keep: Sequences of what stays in view.
         window: What is to be summarised.
     """
 
-    number: int
+    moment: Moment
     through: int
+    keep: Sequence[int]
     window: Window
 
     def done(self, ack: Ack, summary: str) -> Compaction:
@@ -355,7 +387,7 @@ class _Given:
             if each not in found:
                 raise UsageError(f"keep names event {each}, which is not on the path to the head")
 
-    def draft(self, plan: _Plan, summary: str, tokens: int | None = None) -> Draft:
+    def draft(self, plan: _Plan, summary: str) -> Draft:
         """The event of a summary.
 
         Of what to keep, it leaves out what follows the last event that it stands for.
@@ -363,7 +395,7 @@ class _Given:
         told = {
             **(self._data or {}),
             "through": plan.through,
-            "keep": [each for each in self.keep if each <= plan.through],
+            "keep": [each for each in plan.keep if each <= plan.through],
             "strategy": self._strategy,
             "trigger": self._trigger,
             "compressed_count": len(plan.window.entries),
@@ -374,8 +406,8 @@ class _Given:
         return draft_event(
             "compaction",
             body,
-            tokens=tokens,
-            past=store_id(plan.number, plan.through),  # of this incarnation
+            tokens=Form(count=self.count, is_counted=True).tokens(summary_message(summary)),
+            past=store_id(plan.moment.number, plan.through),  # of this incarnation
         )
 
 
@@ -449,6 +481,22 @@ class _Bounds:
             if not is_summary and entry.sequence is not None and entry.sequence > through:
                 return index
         return len(self._entries)
+
+
+def _whole_groups(scan: PathScan, keep: list[int]) -> list[int]:
+    """What to keep, and after it what belongs to the same tool groups (invariant 4)."""
+    messages = [scan.find(each) for each in keep]
+    if not any([event is not None and tools_of(event.body) for event in messages]):
+        return keep
+    found: list[tuple[int, Tools]] = []  # on all the path, as an earlier compaction may hide it
+    for block in scan.blocks():
+        for index in range(len(block.sequences) - 1, -1, -1):
+            event = block.event(index)
+            tools = tools_of(event.body) if event.kind_code == MESSAGE else None
+            if tools is not None:
+                found.append((event.sequence, tools))
+    found.reverse()
+    return [*keep, *sorted(joined(found, keep) - set(keep))]
 
 
 def _new_part(

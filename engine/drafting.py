@@ -371,6 +371,7 @@ def make_ack(
     removal: Removal | None = None,
     only_existing: bool = False,
     versions: Sequence[Version] = (),
+    removals: int | None = None,
 ) -> Ack:
     """Bind drafts of one session to the conditions of their append; without any it writes nothing.
 
@@ -399,6 +400,7 @@ def make_ack(
         queued=_is_queued(mode),
         removal=removal,
         versions=versions,
+        removals=removals,
     )
     return Ack(
         name,

@@ -31,7 +31,9 @@ from engine.kinds import COMPACTION, ROLES
 from engine.pathscan import PathScan
 from engine.toolgroups import (
     MENTION,
+    Call,
     Count,
+    Grouped,
     group,
     half_redacted,
     is_orphan,
@@ -125,6 +127,12 @@ class Limits:
         self.tokens = None if tokens is None else whole(tokens, "tokens", 0, POSITION_MAX)
         self.at_least_one = at_least_one
 
+    def let(self, count: int, tokens: int) -> bool:
+        """Whether so many messages of so many tokens are within them."""
+        return (self.last is None or count <= self.last) and (
+            self.tokens is None or tokens <= self.tokens
+        )
+
     def enough(self) -> Callable[[Block[Event]], bool]:
         """Tells, block after block, when about as much was read as these limits let through."""
         messages = POSITION_MAX if self.last is None else self.last
@@ -171,8 +179,14 @@ class Form:
         return self._running
 
     def tokens(self, body: Any) -> int:
-        """Tokens of a message that came without; 0 where nobody asks."""
-        return self.count(body) if self.is_counted else 0
+        """Tokens of a message that came without; 0 where nobody asks.
+
+        Raises:
+            UsageError: What ``count`` gives is no number of tokens.
+        """
+        if not self.is_counted:
+            return 0
+        return whole(self.count(body), "what count gives", 0, POSITION_MAX)
 
 
 def _body_of(event: Event) -> Any:
@@ -464,25 +478,44 @@ def regroup(window: Window, limits: Limits, form: Form) -> None:
     left_out = [index for index in grouped.orphans if is_orphan(tools, grouped, index)]
     for index, missing in grouped.orphans.items():
         if index not in left_out:
-            old = entries[index]
-            body = without_results(old.body, missing)
-            entries[index] = WindowEntry(body, old.sequence, form.tokens(body), "changed")
-    total = 0
-    kept: list[list[WindowEntry]] = []
+            entries[index] = _without(entries[index], missing, form)
+    first = len(grouped.groups)
+    answers: list[list[WindowEntry]] = []  # synthetic ones, by group, newest first
+    tokens = count = 0
     for indexes, unanswered in reversed(grouped.groups):
-        made = [entries[index] for index in indexes]
-        for call in unanswered:
-            if call.id not in form.running:
-                body = synthetic_result(call)
-                made.append(WindowEntry(body, None, form.tokens(body), "result"))
-        if limits.tokens is not None:
-            total += sum([entry.tokens for entry in made])
-            if total > limits.tokens:
-                window.is_cut = True
-                break
-        kept.append(made)
+        made = [_answer(call, form) for call in unanswered if call.id not in form.running]
+        tokens += sum([entry.tokens for entry in (*[entries[index] for index in indexes], *made)])
+        count += len(indexes) + len(made)
+        if not limits.let(count, tokens):
+            window.is_cut = True
+            break
+        answers.append(made)
+        first -= 1
+    _cut_answers(entries, grouped, first, form)
     window.left_out += _sequences([entries[index] for index in left_out])
-    window.entries = _joined(kept)
+    window.entries = [
+        entry
+        for (indexes, _), made in zip(grouped.groups[first:], reversed(answers), strict=True)
+        for entry in (*[entries[index] for index in indexes], *made)
+    ]
+
+
+def _answer(call: Call, form: Form) -> WindowEntry:
+    body = synthetic_result(call)
+    return WindowEntry(body, None, form.tokens(body), "result")
+
+
+def _cut_answers(entries: list[WindowEntry], grouped: Grouped, first: int, form: Form) -> None:
+    """Take what answers calls of the groups before one out of those from it on."""
+    for index, named in grouped.cut_off(first).items():
+        entries[index] = _without(entries[index], named, form)
+
+
+def _without(entry: WindowEntry, named: Collection[str], form: Form) -> WindowEntry:
+    """A message without the results of some calls; it has no more tokens than before."""
+    body = without_results(entry.body, named)
+    tokens = min(entry.tokens, form.tokens(body))
+    return WindowEntry(body, entry.sequence, tokens, "changed")
 
 
 def _sequences(entries: list[WindowEntry]) -> tuple[int, ...]:
@@ -499,8 +532,10 @@ def at_least(scan: PathScan, limits: Limits, form: Form, empty: Window | None = 
     while limits.at_least_one:
         window = collect(scan, Limits(count), form)
         if window.entries:
-            indexes, _ = group([tools_of(entry.body) for entry in window.entries]).groups[-1]
+            grouped = group([tools_of(entry.body) for entry in window.entries])
+            indexes, _ = grouped.groups[-1]
             window.is_cut = window.is_cut or len(indexes) < len(window.entries)
+            _cut_answers(window.entries, grouped, len(grouped.groups) - 1, form)
             window.entries = [window.entries[index] for index in indexes]
         if window.entries or not window.is_cut:
             break

@@ -11,14 +11,15 @@ agentrail  block ``toolCall``: id, name, arguments      role ``toolResult``, ``t
 ========== ============================================ ==========================================
 
 Invariants:
-    1. A group is a message with calls and the messages that answer them; nothing else is in it.
+    1. A group is a message with calls and the messages that answer them; nothing else is in it. All
+       calls that are answered in it are of it, or of groups before it.
     2. No message is changed; one that loses blocks is another one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -150,14 +151,20 @@ def synthetic_result(call: Call) -> dict[str, Any]:
 
 
 def without_results(body: dict[str, Any], ids: Collection[str]) -> dict[str, Any]:
-    """A message without the blocks that answer these calls."""
+    """A message without what answers these calls: blocks, or its own id and all blocks of it."""
+    is_result = body.get("role") in _RESULT_ROLES and _named(body, _RESULT_IDS) in ids
+    if is_result:
+        body = {key: value for key, value in body.items() if key not in _RESULT_IDS}
+    content = body.get("content")
+    if type(content) is not list:
+        return body
     kept = [
         block
-        for block in body["content"]
+        for block in content
         if not (
             type(block) is dict
             and block.get("type") == "tool_result"
-            and _named(block, _RESULT_IDS) in ids
+            and (is_result or _named(block, _RESULT_IDS) in ids)
         )
     ]
     return {**body, "content": kept}
@@ -193,23 +200,39 @@ class Grouped:
     Attributes:
         groups: Indexes of the messages of each group, in order, and the calls nobody answered.
         orphans: By index of a message, the calls that it answers and that are not there.
+        across: By index of a message, the calls of other groups that it answers, with the numbers
+            of these groups, all of them before its own.
     """
 
     groups: list[tuple[list[int], list[Call]]]
     orphans: dict[int, list[str]]
+    across: dict[int, dict[str, int]]
+
+    def cut_off(self, first: int) -> dict[int, list[str]]:
+        """By index of a message of the groups from one on, the calls before that it answers."""
+        found: dict[int, list[str]] = {}
+        for indexes, _ in self.groups[first:] if self.across else ():
+            for index in indexes:
+                owners = self.across.get(index, {})
+                before = [named for named, number in owners.items() if number < first]
+                if before:
+                    found[index] = before
+        return found
 
 
 def group(tools: list[Tools | None]) -> Grouped:
     """Put messages with tool calls and those that answer them together.
 
-    A message is a group of its own when it makes no call. An id may be used again: a result answers
-    the last call of its id before it.
+    A message is a group of its own when it makes no call. One that answers calls of several groups
+    is in the last of these. An id may be used again: a result answers the last call of its id
+    before it.
 
     Args:
         tools: Of each message what it has to do with tools.
     """
     groups: list[tuple[list[int], list[Call]]] = []
     orphans: dict[int, list[str]] = {}
+    across: dict[int, dict[str, int]] = {}
     owners: dict[str, int] = {}  # the group of the last call with an id
     for index, each in enumerate(tools):
         if each is None:
@@ -220,7 +243,7 @@ def group(tools: list[Tools | None]) -> Grouped:
             orphans[index] = missing
         answered = [named for named in each.results if named in owners]
         if answered and not each.calls:
-            number = owners[answered[-1]]
+            number = max([owners[named] for named in answered])
             groups[number][0].append(index)
         elif each.calls or each.has_more or not each.results:
             number = len(groups)
@@ -228,9 +251,37 @@ def group(tools: list[Tools | None]) -> Grouped:
         for named in answered:
             left = groups[owners[named]][1]
             left[:] = [call for call in left if call.id != named]
+            if owners[named] != number:
+                across.setdefault(index, {})[named] = owners[named]
         for call in each.calls:
             owners[call.id] = number
-    return Grouped(groups, orphans)
+    return Grouped(groups, orphans, across)
+
+
+def joined(messages: Iterable[tuple[int, Tools]], chosen: Collection[int]) -> set[int]:
+    """Messages with all that they answer, and all that answers them, however far that leads.
+
+    Args:
+        messages: Sequences of messages that have to do with tools, rising, and what that is.
+        chosen: Sequences of messages, whatever they are.
+    """
+    near: dict[int, list[int]] = {}
+    made: dict[str, int] = {}  # sequence of the last call with an id
+    for sequence, tools in messages:
+        for named in tools.results:
+            if named in made:
+                near.setdefault(sequence, []).append(made[named])
+                near.setdefault(made[named], []).append(sequence)
+        for call in tools.calls:
+            made[call.id] = sequence
+    found = set(chosen)
+    waiting = list(found)
+    while waiting:
+        for each in near.get(waiting.pop(), ()):
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
+    return found
 
 
 def is_orphan(tools: list[Tools | None], grouped: Grouped, index: int) -> bool:

@@ -43,8 +43,9 @@ class Viewing(Belongings):
         prompt is the caller's to put in front. A summary comes as a ``user`` message that begins
         with ``Summary of the conversation so far:``, a synthetic result says ``No result: the tool
         call was not completed.``; ``window_entries`` tells both by ``synthetic``, to say it in
-        other words. Of several limits all hold. Costs what it returns; a summary and synthetic
-        results count.
+        other words. Of several limits all hold; where the newest tool group is not within them,
+        nothing is given, but for ``at_least_one``. Costs what it returns; a summary and synthetic
+        results count, as messages and with their tokens.
 
         Args:
             last: At most so many messages.
@@ -59,11 +60,12 @@ class Viewing(Belongings):
                 None takes those that ``tool_calls`` has as open or waiting.
             media: False puts a word in place of images and other media.
             count: Called with the body of a message that came without tokens, gives how many it
-                has; None estimates.
+                has, an int; None estimates.
             at_least_one: Give the newest message, or its whole tool group, however large it is.
 
         Raises:
-            UsageError: A limit that cannot be, or no such event.
+            UsageError: A limit that cannot be, no such event, or ``count`` gives no number of
+                tokens.
         """
         limits = Limits(last, exchanges, tokens, at_least_one)
         form = Form(

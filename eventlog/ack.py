@@ -156,6 +156,8 @@ class Terms:
         digest: Keyed digest of ``key``, set by the writer.
         versions: What rows in ``state`` have to be.
         number: The incarnation that is meant; None for any.
+        removals: What ``CommitRecord.removals`` has to be, so that nothing was removed since it was
+            read; None for any.
     """
 
     __slots__ = (
@@ -176,6 +178,7 @@ class Terms:
         "queued",
         "refers",
         "removal",
+        "removals",
         "versions",
     )
 
@@ -197,6 +200,7 @@ class Terms:
         queued: bool = False,
         removal: Removal | None = None,
         versions: Sequence[Version] = (),
+        removals: int | None = None,
     ) -> None:
         self.expected_head = expected_head
         self.expected_next = expected_next
@@ -209,6 +213,7 @@ class Terms:
         self.named = named
         self.linked = linked
         self.versions = versions
+        self.removals = removals
         self.refers = refers
         self.caller_id = caller_id
         self.queued = queued

@@ -78,7 +78,13 @@ _KEY_COUNT = bytes([Extension.KEY_COUNT])
 
 
 class Lookups(Protocol):
-    """What admission asks of the transaction."""
+    """What admission asks of the transaction.
+
+    Attributes:
+        removals: ``CommitRecord.removals`` before it.
+    """
+
+    removals: int
 
     def find_session(self, name: Name) -> tuple[int, SessionRow] | None:
         """Number and row of a session that is not in memory, None when there is none."""
@@ -476,6 +482,12 @@ class Admission:
                     expected=terms.expected_head,
                     current=head,
                 )
+        if terms.removals not in (None, self._lookups.removals):
+            raise AppendConflictError(
+                "something was removed from the store meanwhile",
+                expected=terms.removals,
+                current=self._lookups.removals,
+            )
         for version in terms.versions:
             current = -1
             if state is not None:

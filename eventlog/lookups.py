@@ -113,6 +113,7 @@ class TransactionLookups:
         self._log = tables.hot_log(record)
         self.sessions_made = record.sessions_made
         self.tenants_made = record.tenants_made
+        self.removals = record.removals
         self.new_tenants: dict[str, tuple[int, bytes]] = {}
         self._new_secrets: dict[str, bytes] = {}
         self._references: References | None = None  # only once an append has some

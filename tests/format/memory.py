@@ -33,6 +33,7 @@ class Memory:
         self.sealed_events: dict[tuple[int, int], Record] = {}
         self.gone: set[int] = set()
         self.numbers = 0
+        self.removals = 0
         self.calls: list[str] = []
 
     def find_session(self, name: Name) -> tuple[int, SessionRow] | None:

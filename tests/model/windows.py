@@ -149,34 +149,35 @@ def limited(
 
 
 def grouped(
-    entries: list[Entry], running: Iterable[str], tokens: int | None
+    entries: list[Entry], running: Iterable[str], last: int | None, tokens: int | None
 ) -> tuple[list[Entry], list[int | None], bool]:
     """Whole tool groups that fit, what answers no call that is there, whether a group was cut."""
     groups: list[list[Entry]] = []
     open_calls: dict[int, list[str]] = {}
-    last: dict[str, int] = {}  # the group of the last call with an id
+    made_by: dict[str, int] = {}  # the group of the last call with an id
     left_out = []
     for entry in entries:
         answered = result_in(entry.body)
         if answered is not None:
-            if answered not in last:
+            if answered not in made_by:
                 left_out.append(entry.sequence)
                 continue
-            groups[last[answered]].append(entry)
-            left = open_calls[last[answered]]
-            open_calls[last[answered]] = [each for each in left if each != answered]
+            groups[made_by[answered]].append(entry)
+            left = open_calls[made_by[answered]]
+            open_calls[made_by[answered]] = [each for each in left if each != answered]
             continue
         groups.append([entry])
         calls = calls_in(entry.body)
         open_calls[len(groups) - 1] = calls
-        last |= dict.fromkeys(calls, len(groups) - 1)
+        made_by |= dict.fromkeys(calls, len(groups) - 1)
     kept: list[list[Entry]] = []
-    used = 0
+    count = used = 0
     for number in range(len(groups) - 1, -1, -1):
         made = [_synthetic(each) for each in open_calls[number] if each not in running]
         whole = groups[number] + made
         used += sum([entry.tokens for entry in whole])
-        if tokens is not None and used > tokens:
+        count += len(whole)
+        if (tokens is not None and used > tokens) or (last is not None and count > last):
             return [each for group in reversed(kept) for each in group], left_out, True
         kept.append(whole)
     return [each for group in reversed(kept) for each in group], left_out, False
@@ -231,7 +232,7 @@ class Window(Noun):
         left_out: list[Any] = []
         if self.is_repaired:
             running = pending_calls(session)
-            shown, left_out, is_more = grouped(shown, running, self.tokens)
+            shown, left_out, is_more = grouped(shown, running, self.last, self.tokens)
             is_cut = is_cut or is_more
         else:
             while shown and result_in(shown[0].body) is not None:
@@ -275,6 +276,7 @@ class Compact(Noun):
             or (self.through is not None and max(self.keep) > self.through)
         ):
             return Refused("UsageError")
+        keep = with_their_groups(session, path, self.keep)
         view, summary, earlier = model_view(session, session.head, 0)
         view = [each for each in view if not each.is_redacted]
         entries = ([] if summary is None else [summary]) + view
@@ -301,17 +303,18 @@ class Compact(Noun):
             start = later[0] if later else len(entries)
             if bound(spans, start) != start:
                 return Refused("UsageError")
-        part = [each for each in entries[:start] if each.sequence not in self.keep]
+        part = [each for each in entries[:start] if each.sequence not in keep]
         if through is None or through < covered or all([each.made for each in part]):
-            return Refused("ConflictError") if self._is_blocked(session, entries, covered) else None
+            is_blocked = self._is_blocked(session, entries, covered, keep)
+            return Refused("ConflictError") if is_blocked else None
         told_calls = session.space("tool_calls")
         running = pending_calls(session) if told_calls else set()
-        told, _, _ = grouped(part, running, None)
+        told, _, _ = grouped(part, running, None, None)
         text = summarized([each.body for each in told])
         tokens = sum([each.tokens for each in told])
         data = {
             "through": through,
-            "keep": [each for each in self.keep if each <= through],
+            "keep": [each for each in keep if each <= through],
             "strategy": "summary",
             "trigger": "manual",
             "compressed_count": len(told),
@@ -320,7 +323,9 @@ class Compact(Noun):
         new = New({"summary": text, "data": data}, kind="compaction", tokens=COUNTED)
         return model.place(session, new).last, through, text, len(told), tokens
 
-    def _is_blocked(self, session: ModelSession, entries: list[Entry], covered: int) -> bool:
+    def _is_blocked(
+        self, session: ModelSession, entries: list[Entry], covered: int, keep: list[int]
+    ) -> bool:
         """Whether only a call that is open keeps it from finding something to summarise."""
         wanted = max(0, len(entries) - self.keep_last)
         closed = [each for each in tool_spans(session, entries) if each[1] < len(entries)]
@@ -329,9 +334,28 @@ class Compact(Noun):
         start = bound(closed, wanted)
         path = session.shown_path(session.head)
         through = _last_before(path, entries, start, session.head)
-        part = [each for each in entries[:start] if each.sequence not in self.keep]
+        part = [each for each in entries[:start] if each.sequence not in keep]
         is_new = through is not None and through >= covered
         return is_new and not all([each.made for each in part])
+
+
+def with_their_groups(session: ModelSession, path: Iterable[int], keep: Iterable[int]) -> list[int]:
+    """Events of a path, and after them the others of their tool groups."""
+    group_of: dict[int, int] = {}  # by the call, which is the group's own
+    made_by: dict[str, int] = {}
+    for sequence in path:
+        new = session.events[sequence].new
+        if new.kind != "message":
+            continue
+        answered = result_in(new.body)
+        if answered in made_by:
+            group_of[sequence] = made_by[answered]
+        for each in calls_in(new.body):
+            made_by[each] = group_of[sequence] = sequence
+    named = list(keep)
+    wanted = {group_of[each] for each in named if each in group_of}
+    more = {each for each, call in group_of.items() if call in wanted}
+    return named + sorted(more - set(named))
 
 
 def tool_spans(session: ModelSession, entries: list[Entry]) -> list[tuple[int, int]]:

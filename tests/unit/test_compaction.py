@@ -19,6 +19,7 @@ from eventlog.errors import (
     AppendConflictError,
     ConflictError,
     InvalidMessageError,
+    SessionGoneError,
     SessionNotFoundError,
     TrimmedError,
     UsageError,
@@ -183,6 +184,43 @@ def test_what_is_kept_may_be_above_a_bound_that_the_store_chose(call: Session) -
     assert shown(call) == [12, 2, 9, 10, 11]
 
 
+@pytest.mark.parametrize("is_covered", [False, True])
+@pytest.mark.parametrize("keep", [[1], [2], [3], [1, 3]])
+def test_what_is_kept_of_a_tool_group_is_all_of_it(
+    call: Session, keep: list[int], is_covered: bool
+) -> None:
+    """A call that was kept lost its result, which was neither summarised nor in view.
+
+    The window said that the call was not completed; with its result kept the summariser was told
+    so. That holds too where an earlier summary stands for them.
+    """
+    group = [asks("c1", "c2"), answers("c1"), answers("c2")]
+    put(call, user("u0"), *group, says("a"), user("u1"), user("u2"))
+    if is_covered:
+        call.compact(lambda _: "earlier", keep_last=2)
+    told: list[Any] = []
+    done = call.compact(lambda messages: told.extend(messages) or "s", keep_last=1, keep=keep)  # type: ignore[func-returns-value]
+    assert done is not None
+    assert call.window() == [summary_message("s"), *group, user("u2")]
+    talked = [summary_message("earlier")] if is_covered else [user("u0"), says("a")]
+    assert told == [*talked, user("u1")]
+    event = call.compaction()
+    assert event is not None
+    assert event.body["data"]["keep"] == [*keep, *[each for each in (1, 2, 3) if each not in keep]]
+
+
+def test_groups_that_one_message_answers_are_kept_together(call: Session) -> None:
+    """Each result that stays in view needs its call, and each call all its results."""
+    calls, results = CALLS["anthropic"], RESULTS["anthropic"]
+    both = {"role": "user", "content": results("c1")["content"] + results("c2")["content"]}
+    group = [calls("c1"), calls("c2"), both]
+    put(call, user("u0"), *group, calls("c1"), results("c1"), says("a"), user("u1"))
+    told: list[Any] = []
+    call.compact(lambda messages: told.extend(messages) or "s", keep_last=1, keep=[1])  # type: ignore[func-returns-value]
+    assert told == [user("u0"), calls("c1"), results("c1"), says("a")]
+    assert call.window() == [summary_message("s"), *group, user("u1")]
+
+
 def test_a_counter_that_is_none_is_refused_by_windows(call: Session) -> None:
     talk(call, 2)
     for count in (5, "x"):
@@ -265,6 +303,7 @@ def test_a_branch_after_what_it_covers_does_not_hinder(call: Session) -> None:
 
 
 def test_a_session_made_anew_meanwhile_is_another_one(call: Session) -> None:
+    """That it was deleted was told as an event of another session, which nobody had named."""
     talk(call, 12)
 
     def anew(_: Any) -> str:
@@ -272,7 +311,7 @@ def test_a_session_made_anew_meanwhile_is_another_one(call: Session) -> None:
         talk(call, 20)
         return "s"
 
-    with pytest.raises(AppendConflictError):
+    with pytest.raises(SessionGoneError, match="was deleted"):
         call.compact(anew)
     assert len(call.window()) == 20
 
@@ -280,9 +319,82 @@ def test_a_session_made_anew_meanwhile_is_another_one(call: Session) -> None:
         call.delete().result()
         return "s"
 
-    with pytest.raises(AppendConflictError):
+    with pytest.raises(SessionGoneError, match="was deleted"):
         call.compact(gone)
     assert not call.exists
+
+
+def test_what_was_redacted_meanwhile_is_in_no_summary(store: Store, call: Session) -> None:
+    """A summary was appended after a redaction of what it was made of.
+
+    The redaction's receipt, which names the summaries that may tell of it, could not name that one.
+    """
+    talk(call, 12)
+    with pytest.raises(AppendConflictError, match=r"event 2 .* was redacted"):
+        call.compact(lambda _: str(call.redact(2, 2)), keep_last=4)
+
+    async def summarize(_: Any) -> str:
+        return str(await call.redact_async(3, 3))
+
+    with pytest.raises(AppendConflictError, match=r"event 3 .* was redacted"):
+        asyncio.run(call.compact_async(summarize, keep_last=4))
+    assert call.compaction() is None
+    assert call.compact(lambda _: "first", keep_last=4) is not None  # of what is left
+    talk(call, 4)
+    with pytest.raises(AppendConflictError, match=r"event 0 .* was redacted"):
+        call.compact(lambda _: str(call.redact(0, 0)), keep_last=4)  # of which the first one tells
+    assert call.compact(lambda _: "second", keep_last=4) is not None
+
+
+def test_other_removals_while_it_is_summarised_do_not_hinder(store: Store, call: Session) -> None:
+    talk(call, 12)
+    call.redact(2, 3)
+    other = store.session("other")
+    talk(other, 4)
+
+    def removing(_: Any) -> str:
+        other.redact(0, 1)
+        other.delete().result()
+        call.redact(9, 9)  # in view, whatever the summary says
+        call.redact(3, 3)  # again
+        return "s"
+
+    assert call.compact(removing, keep_last=4) is not None
+    assert call.window() == [summary_message("s"), user("m8"), user("m10"), user("m11")]
+
+
+@pytest.mark.parametrize("is_covered", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_redacted_just_before_the_append_is_found(
+    store: Store,
+    call: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    is_covered: bool,
+    is_async: bool,
+) -> None:
+    """The append itself is refused when something was removed since the last look."""
+    talk(call, 12)
+    real, acks = store._submit, []
+
+    def submit(ack: Any, wait: Any) -> None:
+        acks.append(ack)
+        if len(acks) == 1:
+            call.redact(*((2, 2) if is_covered else (11, 11)))
+        real(ack, wait)
+
+    def compact() -> Any:
+        if is_async:
+            return asyncio.run(call.compact_async(lambda _: "s", keep_last=4))
+        return call.compact(lambda _: "s", keep_last=4)
+
+    monkeypatch.setattr(store, "_submit", submit)
+    if is_covered:
+        with pytest.raises(AppendConflictError, match=r"event 2 .* was redacted"):
+            compact()
+        assert call.compaction() is None
+    else:
+        assert compact().through == 7
+        assert len(acks) == 3  # two of the compaction, and what says that it was redacted
 
 
 def test_from_an_event_loop(call: Session) -> None:
