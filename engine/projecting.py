@@ -376,6 +376,7 @@ class Projection:
         before = self._kept.letters.get(event.position)
         count = 0 if before is None else before.count
         for attempt in range(self._tries):
+            self._store._refuse_closed()
             try:
                 given = yield Apply(self._apply, event)
             except _NO_POISON:

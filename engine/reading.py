@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from concurrent.futures import Executor, Future, wait
-from typing import Final, Protocol
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.events import Event
 from engine.kinds import kind_names
@@ -31,6 +31,9 @@ from eventlog.log import Log
 from eventlog.past import Past
 from eventlog.reading import Window
 from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, VOID
+
+if TYPE_CHECKING:
+    from engine.store import Store
 
 _ON_BRANCHES: Final = BELONGS | {HEAD_MOVE, BRANCH_NAME}
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
@@ -283,29 +286,36 @@ class PositionPager:
         return True
 
 
-async def _page_on_pool(pager: Pager, pool: Callable[[], Executor]) -> list[Event]:
+async def _page_on_pool(pager: Pager, store: Store) -> list[Event]:
     """The next page, read on the store's pool."""
     loop = asyncio.get_running_loop()
     try:
-        future = loop.run_in_executor(pool(), pager.next_page)
+        future = loop.run_in_executor(store._pool(), pager.next_page)
     except RuntimeError as error:  # the pool was shut down with the store
         raise StoreClosedError("the store is closed") from error
     return await future
 
 
 class Events:
-    """Events, lazily; use it once, with ``for`` or ``async for``."""
+    """Events, lazily; use it once, with ``for`` or ``async for``.
 
-    def __init__(self, pager: Pager, pool: Callable[[], Executor]) -> None:
+    Once the store was closed it gives what is left of its page, then ``StoreClosedError``.
+    """
+
+    def __init__(self, pager: Pager, store: Store) -> None:
         self._pager = pager
-        self._pool = pool
+        self._store = store
 
     def __iter__(self) -> Iterator[Event]:
-        while page := self._pager.next_page():
+        while page := self._next_page():
             yield from page
 
+    def _next_page(self) -> list[Event]:
+        self._store._refuse_closed()
+        return self._pager.next_page()
+
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while page := await _page_on_pool(self._pager, self._pool):
+        while page := await _page_on_pool(self._pager, self._store):
             for event in page:
                 yield event
 
@@ -325,10 +335,9 @@ class Subscription:
     beside a window of the log (``PositionPager``).
     """
 
-    def __init__(self, pager: Pager, log: Log, pool: Callable[[], Executor]) -> None:
+    def __init__(self, pager: Pager, store: Store) -> None:
         self._pager = pager
-        self._log = log
-        self._pool = pool
+        self._store = store
         self._ended = threading.Event()
         self._page: list[Event] = []  # of which those before ``_index`` were given
         self._index = 0
@@ -338,7 +347,7 @@ class Subscription:
     def close(self) -> None:
         """End the iteration, also one that waits."""
         self._ended.set()
-        self._log.announce()
+        self._store._log.announce()
 
     def __enter__(self) -> Subscription:
         return self
@@ -357,16 +366,17 @@ class Subscription:
 
     def __next__(self) -> Event:
         while not self._ended.is_set():
+            self._store._refuse_closed()
             if self._index < len(self._page):
                 return self._take()
             if self._is_reading():  # for somebody on a loop, who gave up
                 wait((self._begun(),))
                 self._set_page(self._read())
             else:
-                self._before = self._log.views.last_position()
+                self._before = self._store.last_position
                 self._set_page(self._pager.next_page())
             if not self._page:
-                wait_for_more(self._log, self._before, self._ended.is_set)
+                wait_for_more(self._store, self._before, self._ended.is_set)
         raise StopIteration
 
     def __aiter__(self) -> Subscription:
@@ -385,6 +395,7 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while not self._ended.is_set():
+            self._store._refuse_closed()
             if self._index < len(self._page):
                 return self._take()
             reading = self._begun()
@@ -397,7 +408,7 @@ class Subscription:
                 raise
             self._set_page(self._read())
             if not self._page:
-                await wait_past_async(self._log, self._before, None, self._ended.is_set)
+                await wait_past_async(self._store, self._before, None, self._ended.is_set)
         raise StopAsyncIteration
 
     def _is_reading(self) -> bool:
@@ -406,9 +417,9 @@ class Subscription:
     def _begun(self) -> Future[list[Event]]:
         """The page that is read on the pool; a reading that its user gave up is taken up again."""
         if self._reading is None or self._reading.cancelled():
-            self._before = self._log.views.last_position()
+            self._before = self._store.last_position
             try:
-                self._reading = self._pool().submit(self._pager.next_page)
+                self._reading = self._store._pool().submit(self._pager.next_page)
             except RuntimeError as error:  # the pool was shut down with the store
                 raise StoreClosedError("the store is closed") from error
         return self._reading

@@ -641,7 +641,7 @@ class Session(Holding, UpTo):
         whole(first, "first", 0, POSITION_MAX)
         if last is not None:
             whole(last, "last", 0, POSITION_MAX)
-        return Events(self._pager(first, last, kinds), self._store._pool)
+        return Events(self._pager(first, last, kinds), self._store)
 
     def _pager(
         self,
@@ -718,9 +718,8 @@ class Session(Holding, UpTo):
             after = -1 if info is None else info.last_sequence
         else:
             whole(after, "after", -1, POSITION_MAX)
-        log = self._store._log
-        pager = SessionPager(log, self._name, after + 1, U64_MAX, wanted, number)
-        return Subscription(pager, log, self._store._pool)
+        pager = SessionPager(self._store._log, self._name, after + 1, U64_MAX, wanted, number)
+        return Subscription(pager, self._store)
 
     def _branch(self, branch: int | str) -> tuple[int | None, int]:
         """Number of the session's incarnation, and of one of its branches."""

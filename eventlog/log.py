@@ -412,11 +412,6 @@ class Log:
         """True when writes are refused."""
         return self.environment.read_only
 
-    @property
-    def is_closed(self) -> bool:
-        """True once the last user closed it."""
-        return self._closed
-
     def close(self, timeout: float) -> None:
         """Give up one use; the last one commits what waits and closes the environment.
 
@@ -614,11 +609,14 @@ class Log:
         with self._changed:
             return self._changed.wait_for(predicate, timeout)
 
-    def wait_past(self, position: int, timeout: float | None) -> bool:
+    def wait_past(self, position: int, timeout: float | None, is_ended: Callable[[], bool]) -> bool:
         """Block until the last position, of any process, is above ``position``.
 
         Commits of this process wake it at once; those of others are polled for every
         ``POLL_MIN_MS`` to ``POLL_MAX_MS``.
+
+        Returns:
+            False when time is up, or whoever waits has ended; ``announce`` lets it ask.
         """
         end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
         delay_ms = POLL_MIN_MS
@@ -628,9 +626,11 @@ class Log:
             left_s = delay_ms / 1000
             if end_us is not None:
                 left_s = min(left_s, (end_us - CLOCK.monotonic_us()) / 1e6)
-                if left_s <= 0:
-                    return False
-            self.wait_until(lambda: self.index.position > position or self._closed, left_s)
+            if is_ended() or left_s <= 0:
+                return False
+            self.wait_until(
+                lambda: self.index.position > position or self._closed or is_ended(), left_s
+            )
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)
         return True
 
