@@ -304,6 +304,8 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         Raises:
             TurnlogError: The store is closed, but an append was refused and its caller was not
                 told; as by ``flush``.
+            BusyError: The store is closed, but its file only once the reads of it have ended that
+                are still open, as around a callback of a backup.
         """
         self._close(timeout)
         self._raise_unheard()
