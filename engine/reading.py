@@ -233,8 +233,8 @@ class PositionPager:
 
     def next_page(self) -> list[Event]:
         """See ``Pager``."""
-        if self._window is not None and self._epoch != self._current_epoch():
-            # Something was removed since; it must not come out of memory.
+        if self._window is not None and self.has_removed():
+            # It must not come out of memory.
             self._window = None
             self._size = WINDOW_FIRST
         while self._left is None or self._left > 0:
@@ -264,6 +264,10 @@ class PositionPager:
             if events:
                 return events
         return []
+
+    def has_removed(self) -> bool:
+        """Whether something was removed since what the last page came from was read."""
+        return self._epoch != self._current_epoch()
 
     def _current_epoch(self) -> tuple[int, int]:
         with self._log.views.transaction() as tables:
