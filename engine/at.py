@@ -147,7 +147,7 @@ class SessionAt:
         with self._session._store._log.views.past(self._session._name) as past:
             self._same(past)
         pager = self._session._pager(first, stop, kinds, self.number, self.sequence + 1)
-        return Events(pager, self._session._store._pool)
+        return Events(pager, self._session._store)
 
     def info(self) -> SessionInfo:
         """Facts, counts, head and times as they were."""

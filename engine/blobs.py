@@ -26,7 +26,6 @@ from eventlog.errors import (
     FormatVersionError,
     OverloadedError,
     SessionGoneError,
-    StoreClosedError,
     UsageError,
 )
 from eventlog.limits import BLOB_BYTES_MAX, BLOB_STREAMS_MAX, CHUNK_BYTES_MAX, MEDIA_TYPE_BYTES_MAX
@@ -262,8 +261,7 @@ class Blobs:
         self, data: Content, media_type: str | None, timeout: float | None
     ) -> tuple[Iterator[Any], str, Callable[[], float | None]]:
         """Check what a caller gives; nothing was read yet."""
-        if self._store._closed:
-            raise StoreClosedError("the store is closed")
+        self._store._refuse_closed()
         log = self._store._log
         require_blobs(log)
         refusal = log.writer.machine.refusal
@@ -500,6 +498,7 @@ class BlobReader(io.RawIOBase):
     def _require_open(self) -> None:
         if self.closed:
             raise UsageError("the reader is closed")
+        self._store._refuse_closed()
 
 
 def _blob_of(tenant: str, address: bytes, row: BlobRow) -> Blob:

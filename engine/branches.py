@@ -178,10 +178,8 @@ class Branching(Removing):
     def path_events(self, leaf: int | str | None = None) -> Events:
         """All public events from the root to a leaf, lazily, root first; see ``path``."""
         end = self._leaf(leaf)
-        return Events(
-            PathPager(self._store._log, self._name, -1 if end is None else end, 0),
-            self._store._pool,
-        )
+        pager = PathPager(self._store._log, self._name, -1 if end is None else end, 0)
+        return Events(pager, self._store)
 
     def checkout(
         self,

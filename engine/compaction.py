@@ -240,7 +240,7 @@ class Compacting(Viewing):
         """
         if after is not None:
             whole(after, "after", -1, POSITION_MAX)
-        return Events(_Overflow(self._store._log, self._name, after), self._store._pool)
+        return Events(_Overflow(self._store._log, self._name, after), self._store)
 
     # For the above
 

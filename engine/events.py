@@ -14,7 +14,12 @@ from eventlog.keys import is_hidden
 from eventlog.record import NO_PARENT, NO_TIME, Extension, Flag, Origin, Record, decode_extension
 from eventlog.rows import SessionRow
 
-_UNREAD: Any = object()
+
+class _Unread:
+    """In place of a body until it is asked for; a class, so that a copy or pickle of it is it."""
+
+
+_UNREAD: Any = _Unread
 _VOID: Final = int(Flag.VOID)
 _OPENS_BRANCH: Final = int(Flag.OPENS_BRANCH)
 _REDACTED: Final = int(Flag.REDACTED)
@@ -225,7 +230,8 @@ class SessionInfo:
         first_sequence: Sequence of the first event that was not purged.
         last_sequence: Sequence of the last event.
         last_position: Position of the last event.
-        loose_count: Messages since the last roll-up; in a store of format version 1 as the next.
+        loose_count: Messages since the last roll-up; in a store of format version 1 as the next. Of
+            a moment without those that were purged, if a roll-up came between it and now.
         unsealed_count: Events that are not yet sealed into a segment.
         account_id: The account, as given at creation or since; likewise the others.
         agent_id: The agent.

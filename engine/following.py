@@ -53,7 +53,7 @@ class Following(UpTo):
         """
         events = self._events(after, limit, voids)
         if min_position is not None:
-            require_position(self._store._log, min_position, timeout)
+            require_position(self._store, min_position, timeout)
         return events
 
     async def read_async(
@@ -68,7 +68,7 @@ class Following(UpTo):
         """``read``, waiting on the loop; what it gives takes ``async for``."""
         events = self._events(after, limit, voids)
         if min_position is not None:
-            await require_position_async(self._store._log, min_position, timeout)
+            await require_position_async(self._store, min_position, timeout)
         return events
 
     def _events(self, after: int, limit: int | None, voids: bool) -> Events:
@@ -77,7 +77,7 @@ class Following(UpTo):
             whole(limit, "limit", 0, POSITION_MAX)
         store = self._store
         pager = PositionPager(store._log, after, limit, self._scope(), voids=flag(voids, "voids"))
-        return Events(pager, store._pool)
+        return Events(pager, store)
 
     def subscribe(
         self, after: int | None = None, kinds: Collection[str] | None = None
@@ -99,4 +99,4 @@ class Following(UpTo):
         else:
             whole(after, "after", 0, POSITION_MAX)
         pager = PositionPager(log, after, None, self._scope(), wanted=wanted)
-        return Subscription(pager, log, self._store._pool)
+        return Subscription(pager, self._store)

@@ -6,9 +6,9 @@ Invariants:
     1. Events are applied in position order, and the checkpoint is stored after the function
        returned: each event is applied at least once. After a crash those are applied again that
        came after the last checkpoint, at most ``CHECKPOINT_EVENTS`` of them.
-    2. An event that was removed before it is read is passed over, and so is what the store writes
-       for itself; a checkpoint is no reason for another one, and ``run_once`` writes nothing, not
-       even that there is an owner, where nothing is to be applied.
+    2. An event that was removed before a call, or before it is read, is passed over, and so is what
+       the store writes for itself; a checkpoint is no reason for another one, and ``run_once``
+       writes nothing, not even that there is an owner, where nothing is to be applied.
     3. It keeps a page of events and a window of the log (``PositionPager``), however far it lags.
 """
 
@@ -311,6 +311,7 @@ class Projection:
             return 0
         yield from self._own()
         stop = self._store._log.views.last_position()
+        yield from self._forget_removed()
         count = 0
         try:
             while count < most and not self._ended.is_set():
@@ -340,6 +341,7 @@ class Projection:
         if self._ended.is_set():
             return
         yield from self._own()
+        yield from self._forget_removed()
         try:
             while not self._ended.is_set():
                 position = self._store._log.views.last_position()
@@ -360,6 +362,11 @@ class Projection:
             yield from self._kept.own(by_force=by_force)
             self._begin()
 
+    def _forget_removed(self) -> Work[None]:
+        """Read the page that a call before left anew, if something was removed meanwhile."""
+        if self._index < len(self._page) and (yield Call(self._pager.has_removed)):
+            self._read_after(self._reached)
+
     def _next(self, stop: int) -> Work[Event | None]:
         """The next event up to a position; None when there is none."""
         if self._index == len(self._page):
@@ -376,6 +383,7 @@ class Projection:
         before = self._kept.letters.get(event.position)
         count = 0 if before is None else before.count
         for attempt in range(self._tries):
+            self._store._refuse_closed()
             try:
                 given = yield Apply(self._apply, event)
             except _NO_POISON:
@@ -471,14 +479,17 @@ class Projection:
     def _begin(self) -> None:
         """Read behind the checkpoint."""
         position = self._kept.checkpoint
-        self._pager = self._pager_after(position)
-        self._page = []
-        self._index = 0
+        self._read_after(position)
         self._reached = position
         self._applied_count = 0
         self._saved_us = CLOCK.monotonic_us()
         self._new = {}
         self._gone = []
+
+    def _read_after(self, position: int) -> None:
+        self._pager = self._pager_after(position)
+        self._page = []
+        self._index = 0
 
     def _pager_after(self, position: int) -> PositionPager:
         log = self._store._log

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from concurrent.futures import Executor, Future, wait
-from typing import Final, Protocol
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.events import Event
 from engine.kinds import kind_names
@@ -31,6 +31,9 @@ from eventlog.log import Log
 from eventlog.past import Past
 from eventlog.reading import Window
 from eventlog.record import BELONGS, BRANCH_NAME, CONTROL, HEAD_MOVE, VOID
+
+if TYPE_CHECKING:
+    from engine.store import Store
 
 _ON_BRANCHES: Final = BELONGS | {HEAD_MOVE, BRANCH_NAME}
 WINDOW_FIRST = 2_048  # positions of a global read's first window; it grows from there
@@ -253,8 +256,8 @@ class PositionPager:
 
     def next_page(self) -> list[Event]:
         """See ``Pager``."""
-        if self._window is not None and self._epoch != self._current_epoch():
-            # Something was removed since; it must not come out of memory.
+        if self._window is not None and self.has_removed():
+            # It must not come out of memory.
             self._window = None
             self._size = WINDOW_FIRST
         while self._left is None or self._left > 0:
@@ -285,6 +288,10 @@ class PositionPager:
                 return events
         return []
 
+    def has_removed(self) -> bool:
+        """Whether something was removed since what the last page came from was read."""
+        return self._epoch != self._current_epoch()
+
     def _current_epoch(self) -> tuple[int, int]:
         with self._log.views.transaction() as tables:
             return tables.commit_record().epoch
@@ -306,29 +313,36 @@ class PositionPager:
         return True
 
 
-async def _page_on_pool(pager: Pager, pool: Callable[[], Executor]) -> list[Event]:
+async def _page_on_pool(pager: Pager, store: Store) -> list[Event]:
     """The next page, read on the store's pool."""
     loop = asyncio.get_running_loop()
     try:
-        future = loop.run_in_executor(pool(), pager.next_page)
+        future = loop.run_in_executor(store._pool(), pager.next_page)
     except RuntimeError as error:  # the pool was shut down with the store
         raise StoreClosedError("the store is closed") from error
     return await future
 
 
 class Events:
-    """Events, lazily; use it once, with ``for`` or ``async for``."""
+    """Events, lazily; use it once, with ``for`` or ``async for``.
 
-    def __init__(self, pager: Pager, pool: Callable[[], Executor]) -> None:
+    Once the store was closed it gives what is left of its page, then ``StoreClosedError``.
+    """
+
+    def __init__(self, pager: Pager, store: Store) -> None:
         self._pager = pager
-        self._pool = pool
+        self._store = store
 
     def __iter__(self) -> Iterator[Event]:
-        while page := self._pager.next_page():
+        while page := self._next_page():
             yield from page
 
+    def _next_page(self) -> list[Event]:
+        self._store._refuse_closed()
+        return self._pager.next_page()
+
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while page := await _page_on_pool(self._pager, self._pool):
+        while page := await _page_on_pool(self._pager, self._store):
             for event in page:
                 yield event
 
@@ -348,10 +362,9 @@ class Subscription:
     beside a window of the log (``PositionPager``).
     """
 
-    def __init__(self, pager: Pager, log: Log, pool: Callable[[], Executor]) -> None:
+    def __init__(self, pager: Pager, store: Store) -> None:
         self._pager = pager
-        self._log = log
-        self._pool = pool
+        self._store = store
         self._ended = threading.Event()
         self._taking = threading.Lock()  # held by whoever takes the next event
         self._page: list[Event] = []  # of which those before ``_index`` were given
@@ -362,7 +375,7 @@ class Subscription:
     def close(self) -> None:
         """End the iteration, also one that waits."""
         self._ended.set()
-        self._log.announce()
+        self._store._log.announce()
 
     def __enter__(self) -> Subscription:
         return self
@@ -383,16 +396,17 @@ class Subscription:
         self._enter()
         try:
             while not self._ended.is_set():
+                self._store._refuse_closed()
                 if self._index < len(self._page):
                     return self._take()
                 if self._is_reading():  # for somebody on a loop, who gave up
                     wait((self._begun(),))
                     self._set_page(self._read())
                 else:
-                    self._before = self._log.views.last_position()
+                    self._before = self._store.last_position
                     self._set_page(self._pager.next_page())
                 if not self._page:
-                    wait_for_more(self._log, self._before, self._ended.is_set)
+                    wait_for_more(self._store, self._before, self._ended.is_set)
             raise StopIteration
         finally:
             self._taking.release()
@@ -415,6 +429,7 @@ class Subscription:
         self._enter()
         try:
             while not self._ended.is_set():
+                self._store._refuse_closed()
                 if self._index < len(self._page):
                     return self._take()
                 reading = self._begun()
@@ -427,14 +442,14 @@ class Subscription:
                     raise
                 self._set_page(self._read())
                 if not self._page:
-                    await wait_past_async(self._log, self._before, None, self._ended.is_set)
+                    await wait_past_async(self._store, self._before, None, self._ended.is_set)
             raise StopAsyncIteration
         finally:
             self._taking.release()
 
     def _enter(self) -> None:
         if not self._taking.acquire(blocking=False):
-            self._log.environment.refuse_forked()
+            self._store._log.environment.refuse_forked()
             raise UsageError(
                 "the subscription is waited on already",
                 hint="Subscribe once more: each subscription gives every event.",
@@ -446,9 +461,9 @@ class Subscription:
     def _begun(self) -> Future[list[Event]]:
         """The page that is read on the pool; a reading that its user gave up is taken up again."""
         if self._reading is None or self._reading.cancelled():
-            self._before = self._log.views.last_position()
+            self._before = self._store.last_position
             try:
-                self._reading = self._pool().submit(self._pager.next_page)
+                self._reading = self._store._pool().submit(self._pager.next_page)
             except RuntimeError as error:  # the pool was shut down with the store
                 raise StoreClosedError("the store is closed") from error
         return self._reading

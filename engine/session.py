@@ -644,7 +644,7 @@ class Session(Holding, UpTo):
         whole(first, "first", 0, POSITION_MAX)
         if last is not None:
             whole(last, "last", 0, POSITION_MAX)
-        return Events(self._pager(first, last, kinds), self._store._pool)
+        return Events(self._pager(first, last, kinds), self._store)
 
     def _pager(
         self,
@@ -732,7 +732,7 @@ class Session(Holding, UpTo):
             wanted = on_branch(branch_number(values, self.name, branch), wanted)
         first = seen if after is None else after + 1
         pager = SessionPager(log, self._name, first, U64_MAX, wanted, number, seen)
-        return Subscription(pager, log, self._store._pool)
+        return Subscription(pager, self._store)
 
     @property
     def exists(self) -> bool:

@@ -90,7 +90,7 @@ def work_in_thread(work: Work[T], store: Store, ended: threading.Event) -> T:
             return step.ack.result()
         if isinstance(step, Pause):
             return CLOCK.wait(ended, step.seconds)
-        return wait_for_more(store._log, step.position, ended.is_set)
+        return wait_for_more(store, step.position, ended.is_set)
 
     try:
         step = next(work)
@@ -134,7 +134,7 @@ async def work_on_loop(work: Work[T], store: Store, ended: threading.Event) -> T
             return await _ended(step.ack, cancelled)
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
-        return await wait_past_async(store._log, step.position, None, ended.is_set)
+        return await wait_past_async(store, step.position, None, ended.is_set)
 
     result: T
     try:

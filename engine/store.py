@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from engine.blobs import Blobs, collect_blobs
 from engine.catalog import catalog_of
+from engine.closedlog import ClosedLog
 from engine.contents import export_lines
 from engine.drafting import AckMode, Part, make_batch_ack
 from engine.events import Event
@@ -40,7 +41,6 @@ from eventlog.errors import (
     CorruptionError,
     FormatVersionError,
     OverloadedError,
-    StoreClosedError,
     TurnlogError,
     UsageError,
 )
@@ -296,12 +296,17 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
     def close(self, timeout: float | None = CLOSE_DEADLINE_S) -> None:
         """Commit what waits and close; twice is fine.
 
+        Whatever reads or waits through this store is told ``StoreClosedError`` from then on,
+        whoever else in the process has it open.
+
         Args:
             timeout: Seconds; what could not be committed by then is refused. None waits for ever.
 
         Raises:
             TurnlogError: The store is closed, but an append was refused and its caller was not
                 told; as by ``flush``.
+            BusyError: The store is closed, but its file only once the reads of it have ended that
+                are still open, as around a callback of a backup.
         """
         self._close(timeout)
         self._raise_unheard()
@@ -311,11 +316,13 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         if self._closed:
             return
         self._closed = True
+        log, self._log = self._log, ClosedLog(self._log)
+        log.announce()  # who waits through this store waits no longer
         try:
-            self._log.close(TIMEOUT_MAX if wait_s is None else wait_s)
+            log.close(TIMEOUT_MAX if wait_s is None else wait_s)
         finally:
             self._forget()
-            if not self._log.environment.is_forked:
+            if not log.environment.is_forked:
                 self._end_pool()
 
     def _end_pool(self) -> None:
@@ -415,9 +422,8 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
         log = self._log
         if log.has_room(byte_count):
             return
-        await log.wait_until_async(lambda: log.has_room(byte_count))
-        if log.is_closed:
-            raise StoreClosedError("the store is closed")
+        await log.wait_until_async(lambda: self._closed or log.has_room(byte_count))
+        self._refuse_closed()
 
     @property
     def on_rejected(self) -> OnRejected | None:
@@ -541,7 +547,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
 
     def health(self) -> dict[str, Any]:
         """Whether appends and reads work, and how the queue stands; plain data, no disk read."""
-        return self._log.health()
+        return {**self._log.health(), "closed": self._closed}
 
     # For sessions
 
@@ -557,8 +563,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
 
     def _submit(self, ack: Ack, wait: float | None) -> None:
         wait_s = seconds(wait, "wait")
-        if self._closed:
-            raise StoreClosedError("the store is closed")
+        self._refuse_closed()
         ack.owner = self
         try:
             self._log.submit(ack)
@@ -576,8 +581,7 @@ class Store(ListedOfAll, ForgettingTenants, Tenant, Projecting, Upkeep):
                 await self._room_for(ack.byte_count)
 
     def _pool(self) -> Executor:
-        if self._closed:
-            raise StoreClosedError("the store is closed")
+        self._refuse_closed()
         self._log.environment.refuse_forked()  # the pool's threads stayed in the parent
         with self._executor_lock:
             return self._started()

@@ -187,6 +187,7 @@ class Environment:
         self._folder = -1
         self._data = -1
         self._map_asked = 0
+        self._alone_thread = 0  # which is, or waits to be, in the body of ``alone``
         self._use_lock: UseLock
         self._writer_lock: WriterLock | None = None
         self._watch: FileWatch | None = None
@@ -265,6 +266,7 @@ class Environment:
             undo.callback(files.close, self._folder)
             if not self.read_only:
                 force_modes(self.path, (DATA_FILE, LOCK_FILE, MARKER_FILE, *LOCK_FILES), files)
+            self._refuse_self()
             self._use_lock = self._go_in(me)
             undo.callback(self._use_lock.leave)
             if self._use_lock.writable:
@@ -289,10 +291,26 @@ class Environment:
         self._gate.state = OPEN
         survival.opened(self)
 
+    def _refuse_self(self) -> None:
+        """Refuse to wait for what this thread does itself, and would not end meanwhile."""
+        for other in survival.living():
+            if other._alone_thread == threading.get_ident() and os.path.sameopenfile(
+                other._folder, self._folder
+            ):
+                raise BusyError(
+                    f"{self.path} is being vacuumed or upgraded by this thread",
+                    owner="this process",
+                    hint="Open it once that is done.",
+                )
+
     def _refuse_second(self) -> None:
         """LMDB would refuse too, but not before its lock file was looked at."""
         for other in survival.living():
-            if not other.is_forked and os.path.sameopenfile(other._data, self._data):
+            try:
+                is_same = os.path.sameopenfile(other._data, self._data)
+            except OSError:  # it is a parent's, or was closed meanwhile
+                continue
+            if is_same and not other.is_forked:
                 raise BusyError(
                     f"{self.path} is already open in this process",
                     owner="this process",
@@ -608,6 +626,11 @@ class Environment:
             for descriptor in (self._data, self._folder):
                 self._files.close(descriptor)
 
+    def close_late(self) -> None:
+        """``close`` that waits for the reads in flight as long as they take, and refuses others."""
+        self._gate.shut()
+        self.close()
+
     def __enter__(self) -> Environment:
         return self
 
@@ -685,11 +708,15 @@ class Environment:
         if self.read_only or self._writer_lock is None:
             raise ReadOnlyError(f"{self.path} was opened read-only")
         self._gate.refuse_unusable()
-        self._use_lock.exclusive(deadline_ms, self.stop)
+        self._alone_thread = threading.get_ident()
         try:
-            yield
+            self._use_lock.exclusive(deadline_ms, self.stop)
+            try:
+                yield
+            finally:
+                self._use_lock.shared()
         finally:
-            self._use_lock.shared()
+            self._alone_thread = 0
 
     def wipe_locks(self) -> None:
         """Let the lock files tell of nobody any more; in the body of ``alone``."""

@@ -22,6 +22,10 @@ class TurnlogError(Exception):
         self._hint = ""
         self.hint = self.default_hint if hint is None else hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that errors with fields can be pickled, and go from process to process."""
+        return _made, (type(self), self.args), self.__dict__
+
     @property
     def hint(self) -> str:
         """See the class."""
@@ -36,6 +40,11 @@ class TurnlogError(Exception):
         self._hint = hint
         if hint != TurnlogError.default_hint:
             self.add_note(f"Hint: {hint}")
+
+
+def _made(kind: type[TurnlogError], args: tuple[object, ...]) -> TurnlogError:
+    """An error without its fields, which the pickle sets."""
+    return kind.__new__(kind, *args)
 
 
 class UsageError(TurnlogError, ValueError):

@@ -20,6 +20,7 @@ from eventlog.errors import BusyError, ForkedStoreError, StoreClosedError, Store
 OPEN: Final = "open"
 PAUSED: Final = "paused"
 BROKEN: Final = "broken"
+CLOSING: Final = "closing"
 CLOSED: Final = "closed"
 FORKED: Final = "forked"
 
@@ -28,7 +29,7 @@ class Gate:
     """Lets reads in and out, and holds them back while LMDB is closed, opened or mapped anew.
 
     Attributes:
-        state: One of the five above.
+        state: One of the six above.
         changing: Held while a write transaction begins or the state changes.
     """
 
@@ -68,7 +69,7 @@ class Gate:
     def refuse_unusable(self) -> None:
         """Raise when nothing can be read or written; a pause is no reason."""
         self.refuse_forked()
-        if self.state is CLOSED:
+        if self.state in (CLOSED, CLOSING):
             raise StoreClosedError("the store is closed")
         if self.state is BROKEN:
             raise StoreUnavailableError(
@@ -113,6 +114,13 @@ class Gate:
                     self.state = before
                 with self._idle:
                     self._idle.notify_all()
+
+    def shut(self) -> None:
+        """Let no more reads in, and wait for those in flight, however long they take."""
+        with self.changing:
+            self.state = CLOSING
+        with self._idle:
+            self._idle.wait_for(lambda: not self._in_flight)
 
     def forked(self) -> None:
         """In a child: shut for good; threads that it does not have may hold what it inherited."""

@@ -453,7 +453,7 @@ class UseLock:
             if reason is None:
                 return
             if not poll.pause():
-                raise BusyError(reason, owner=self._names() or None)
+                raise BusyError(reason, owner=self._owner())
 
     def _try_enter(self, writable: bool) -> str | None:
         """Go in under the guard; or say who is in the way, without the lock."""
@@ -468,7 +468,7 @@ class UseLock:
             assert shared, "only under the guard does anybody take this lock alone"
             return None
         if not files.try_lock(descriptor, exclusive=False):
-            return f"the store is being vacuumed by {self._names() or 'another process'}"
+            return f"the store is being vacuumed by {self._owner() or 'another process'}"
         try:
             reason = self._judge(writable)
             if reason is None:
@@ -520,6 +520,14 @@ class UseLock:
 
     def _names(self) -> str:
         return "; ".join(describe_owner(owner, self._identity) for owner in self.members())
+
+    def _owner(self) -> str | None:
+        """Who is in the way of this process, which has not gone in with this lock."""
+        others = self._names()
+        if others:
+            return others
+        is_here = any([owner == self._identity for _, owner in self._slots()])
+        return "this process" if is_here else None
 
     def _free_slot(self) -> int:
         taken = {slot for slot, owner in self._slots() if self._may_live(owner)}

@@ -15,8 +15,8 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -130,6 +130,7 @@ def _after_fork() -> None:
     """In a child: nothing of the parent's may be used, nor waited for."""
     global _registry_lock
     _registry_lock = threading.RLock()
+    _opening.clear()
     for log in _open_logs.values():
         log.forked()
 
@@ -146,8 +147,18 @@ atexit.register(_at_exit)
 
 RefusalListener = Callable[[list[tuple[Ack, TurnlogError]]], None]
 
+
+class _Opening:
+    """A store that a thread is opening."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.done = threading.Event()
+
+
 _open_logs: dict[tuple[int, int], Log] = {}
-_registry_lock = threading.RLock()
+_opening: dict[tuple[int, int] | None, _Opening] = {}  # by folder: a vacuum changes the data file
+_registry_lock = threading.RLock()  # of both; no I/O but a stat while it is held
 
 
 class Log:
@@ -243,6 +254,8 @@ class Log:
             map_bytes: Address space of the map.
             private: Nobody else knows of the folder: read it without lock files.
 
+        Threads that open one store wait for the first of them; those at other stores go on.
+
         Raises:
             UsageError: An option makes no sense, differs from the stored one, or differs from
                 that of the log that is open already.
@@ -259,8 +272,26 @@ class Log:
             ),
             "map_bytes": whole(map_bytes, "map_bytes", MIB, MAP_BYTES_MAX),
         }
-        with cls._registry(path, lock_deadline_ms) as shared:
-            if shared is None and create_new and not read_only:
+        mine = _Opening()
+        folder: tuple[int, int] | None = None
+        is_made = read_only or not create_new
+        try:
+            while True:
+                with _registry_lock:
+                    shared = cls._shared(path)
+                    if shared is not None and not shared._closed:
+                        shared._check_per_open(per_open, verify=verify)
+                        shared._check_wanted(wanted)
+                        shared.users += 1
+                        return shared
+                    folder = _folder_of(path)
+                    other = _opening.get(folder)
+                    if shared is None and other is None and is_made:
+                        _opening[folder] = mine
+                        break
+                if shared is not None or other is not None:
+                    _await(shared, other, lock_deadline_ms)
+                    continue
                 create(
                     path,
                     tables=TABLES,
@@ -269,12 +300,7 @@ class Log:
                     map_bytes=map_bytes,
                     allow_network=allow_network,
                 )
-                shared = cls._shared(path)
-            if shared is not None:
-                shared._check_per_open(per_open, verify=verify)
-                shared._check_wanted(wanted)
-                shared.users += 1
-                return shared
+                is_made = True
             environment = Environment.open(
                 path,
                 tables=tables_of,
@@ -287,53 +313,53 @@ class Log:
                 private=private,
             )
             try:
-                with environment.read() as transaction:
-                    tables = ReadTables(transaction, environment.db)
-                    options = _stored_options(tables)
-                    generation = tables.commit_record().generation
-                log = cls(environment, options, projections, lock_deadline_ms)
-                log.writer.composer.generation = generation
-                log._check_wanted(wanted)
+                log = cls._started(environment, projections, lock_deadline_ms, wanted)
                 log.key = identity(path)
                 log.per_open = per_open
                 log.is_verified = verify
             except BaseException:
                 environment.close()
                 raise
-            if read_only:
-                log.writer.refuse(ReadOnlyError("the store was opened read-only"))
-            else:
-                try:
-                    log.writer.start()
-                except BaseException:
-                    environment.close()
-                    raise
-            _open_logs[log.key] = log
+            with _registry_lock:
+                _open_logs[log.key] = log
             return log
+        finally:
+            with _registry_lock:
+                if _opening.get(folder) is mine:
+                    del _opening[folder]
+            mine.done.set()
+
+    @classmethod
+    def _started(
+        cls,
+        environment: Environment,
+        projections: Sequence[InlineProjection],
+        lock_deadline_ms: int,
+        wanted: dict[str, Any],
+    ) -> Log:
+        """The log of an environment, with its writer at work."""
+        with environment.read() as transaction:
+            tables = ReadTables(transaction, environment.db)
+            options = _stored_options(tables)
+            generation = tables.commit_record().generation
+        log = cls(environment, options, projections, lock_deadline_ms)
+        log.writer.composer.generation = generation
+        log._check_wanted(wanted)
+        if environment.read_only:
+            log.writer.refuse(ReadOnlyError("the store was opened read-only"))
+        else:
+            log.writer.start()
+        return log
 
     key: tuple[int, int]
     per_open: dict[str, int]
     is_verified: bool
 
     @classmethod
-    @contextmanager
-    def _registry(cls, path: str | Path, deadline_ms: int) -> Iterator[Log | None]:
-        """The registry's lock, and the open log of a path; waits for one that is being closed."""
-        while True:
-            with _registry_lock:
-                shared = cls._shared(path)
-                if shared is None or not shared._closed:
-                    yield shared
-                    return
-            # LMDB refuses a second environment of a file until the first is gone.
-            if not shared._gone.wait(deadline_ms / 1000):
-                raise BusyError("this process is still closing the store", owner="this process")
-
-    @classmethod
     def is_open_here(cls, path: str | os.PathLike[str]) -> bool:
-        """Whether this process has the store at a path open."""
+        """Whether this process has the store at a path open, or is opening it."""
         with _registry_lock:
-            return cls._shared(os.fspath(path)) is not None
+            return cls._shared(os.fspath(path)) is not None or _folder_of(path) in _opening
 
     @classmethod
     def _shared(cls, path: str | Path) -> Log | None:
@@ -412,16 +438,15 @@ class Log:
         """True when writes are refused."""
         return self.environment.read_only
 
-    @property
-    def is_closed(self) -> bool:
-        """True once the last user closed it."""
-        return self._closed
-
     def close(self, timeout: float) -> None:
         """Give up one use; the last one commits what waits and closes the environment.
 
         When a commit hangs for longer than ``timeout``, what waits is refused and the environment
         is closed as soon as the commit ends.
+
+        Raises:
+            BusyError: Reads did not end in time, or one of this thread is open, as in a callback of
+                a backup; the environment is closed as soon as they end.
         """
         if self.environment.is_forked:
             return
@@ -441,25 +466,40 @@ class Log:
                 StoreClosedError("the store was closed before the commit"), in_flight=False
             )
             if not self.writer.close(0.1):
-                threading.Thread(target=self._close_late, name="turnlog-close", daemon=True).start()
-                self.announce()
+                self._start_to_close()
                 return
         self._close_environment()
 
+    def _start_to_close(self) -> None:
+        threading.Thread(target=self._close_late, name="turnlog-close", daemon=True).start()
+        self.announce()
+
     def _close_late(self) -> None:
-        self.writer.join()
-        self._close_environment()
+        try:
+            self.writer.join()
+            self.trainer.stop(TRAINER_DEADLINE_S)
+            self.environment.close_late()
+        finally:
+            self._be_gone()
 
     def _close_environment(self) -> None:
         try:
             self.trainer.stop(TRAINER_DEADLINE_S)
             self.environment.close()
-        finally:
-            with _registry_lock:
-                if _open_logs.get(self.key) is self:
-                    del _open_logs[self.key]
-            self._gone.set()
-            self.announce()
+        except BusyError:
+            self._start_to_close()
+            raise
+        except BaseException:
+            self._be_gone()
+            raise
+        self._be_gone()
+
+    def _be_gone(self) -> None:
+        with _registry_lock:
+            if _open_logs.get(self.key) is self:
+                del _open_logs[self.key]
+        self._gone.set()
+        self.announce()
 
     # Appending and waiting
 
@@ -614,11 +654,14 @@ class Log:
         with self._changed:
             return self._changed.wait_for(predicate, timeout)
 
-    def wait_past(self, position: int, timeout: float | None) -> bool:
+    def wait_past(self, position: int, timeout: float | None, is_ended: Callable[[], bool]) -> bool:
         """Block until the last position, of any process, is above ``position``.
 
         Commits of this process wake it at once; those of others are polled for every
         ``POLL_MIN_MS`` to ``POLL_MAX_MS``.
+
+        Returns:
+            False when time is up, or whoever waits has ended; ``announce`` lets it ask.
         """
         end_us = None if timeout is None else CLOCK.monotonic_us() + int(timeout * 1e6)
         delay_ms = POLL_MIN_MS
@@ -628,9 +671,11 @@ class Log:
             left_s = delay_ms / 1000
             if end_us is not None:
                 left_s = min(left_s, (end_us - CLOCK.monotonic_us()) / 1e6)
-                if left_s <= 0:
-                    return False
-            self.wait_until(lambda: self.index.position > position or self._closed, left_s)
+            if is_ended() or left_s <= 0:
+                return False
+            self.wait_until(
+                lambda: self.index.position > position or self._closed or is_ended(), left_s
+            )
             delay_ms = min(POLL_MAX_MS, delay_ms * 2)
         return True
 
@@ -671,6 +716,32 @@ class Log:
             "failures": machine.failures,
             "commit_running_ms": ((now_us - machine.in_flight_since_us) // 1000 if running else 0),
         }
+
+
+def _folder_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Device and inode of a store's folder; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _await(closing: Log | None, opening: _Opening | None, deadline_ms: int) -> None:
+    """Wait until a thread of this process has closed a store, or has opened it.
+
+    Raises:
+        BusyError: It is still being closed at the deadline, or this thread itself opens it.
+    """
+    if opening is None:
+        # LMDB refuses a second environment of a file until the first is gone.
+        assert closing is not None
+        if not closing._gone.wait(deadline_ms / 1000):
+            raise BusyError("this process is still closing the store", owner="this process")
+    elif opening.thread == threading.get_ident():  # in a signal handler
+        raise BusyError("this thread is already opening the store", owner="this process")
+    else:
+        opening.done.wait()
 
 
 def _stored_options(tables: ReadTables) -> Options:

@@ -186,13 +186,28 @@ class Past:
         return found
 
     def since_roll_up(self, stop: int) -> int:
-        """Messages before ``stop`` since the last roll-up."""
+        """Messages before ``stop`` since the last roll-up.
+
+        Those that were purged count as they do in the session's row, unless it was rolled up after
+        ``stop``, since when no row tells of them.
+        """
         count = 0
         for (kind, flags), _, _ in self._back(stop):
             if flags & ROLLS_UP:
-                break
+                return count
             count += kind == MESSAGE
-        return count
+        sealed = self.view.sealed
+        if not self.first:
+            return count
+        told = self.row.since_roll_up
+        for (kind, flags), sequence, _ in self._back(self.view.event_count):
+            if sequence < min(stop, sealed):
+                break
+            if sequence >= stop and flags & ROLLS_UP:
+                return count
+            if kind == MESSAGE:
+                told += (sequence >= sealed) - (sequence >= stop)
+        return max(count, told)
 
     def message_count(self, stop: int) -> int:
         """Messages before ``stop``, also those that were purged."""

@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import os
 import sys
+import threading
 import weakref
 from typing import Any, Final, Protocol
 
@@ -26,21 +27,25 @@ class Survivor(Protocol):
 
 
 _survivors: Final[weakref.WeakSet[Survivor]] = weakref.WeakSet()
+_lock = threading.RLock()  # threads open and close other stores at the same time
 
 
 def living() -> list[Any]:
     """All that are open, also a parent's."""
-    return list(_survivors)
+    with _lock:
+        return list(_survivors)
 
 
 def opened(survivor: Survivor) -> None:
     """From now on it is told of forks and of the interpreter's end."""
-    _survivors.add(survivor)
+    with _lock:
+        _survivors.add(survivor)
 
 
 def closed(survivor: Survivor) -> None:
     """Nothing of it is left."""
-    _survivors.discard(survivor)
+    with _lock:
+        _survivors.discard(survivor)
 
 
 def keep(environment: lmdb.Environment) -> None:
@@ -54,6 +59,8 @@ def keep(environment: lmdb.Environment) -> None:
 
 def _mark_forked() -> None:
     """In a child: every open environment belongs to the parent."""
+    global _lock
+    _lock = threading.RLock()
     inherited = living()
     for survivor in inherited:
         survivor.forked()

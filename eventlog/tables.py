@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlog import roles
@@ -85,19 +84,21 @@ class ReadTables:
         self.transaction = transaction
         self._databases = databases
         self.epoch = (0, 0)  # of the commit record, once it was read
+        self._roles: int | None = None
         self._serving: Mapping[str, Any] | None = None
 
     @property
     def tables(self) -> Mapping[str, Any]:
         """The named databases by what they serve as in this transaction."""
         if self._serving is None:
-            self._serving = roles.serving(self._roles, self._databases)
+            self._serving = roles.serving(self._told_roles(), self._databases)
         return self._serving
 
-    @cached_property
-    def _roles(self) -> int:
+    def _told_roles(self) -> int:
         """The commit record's; 0 while the store is being made."""
-        return 0 if self._stored_record() is None else self.commit_record().roles
+        if self._roles is None:
+            self._roles = 0 if self._stored_record() is None else self.commit_record().roles
+        return self._roles
 
     def has(self, table: str) -> bool:
         """Whether the store's format version has this table."""
@@ -386,7 +387,7 @@ class WriteTables(ReadTables):
 
     def written(self, table: str) -> tuple[str, ...]:
         """Where rows of a table are written: also to its next generation while that is made."""
-        return (table, SPARE) if table == roles.rebuilding(self._roles) else (table,)
+        return (table, SPARE) if table == roles.rebuilding(self._told_roles()) else (table,)
 
     def _put_many(self, table: str, items: Sequence[tuple[bytes, bytes]]) -> None:
         for each in self.written(table):

@@ -127,7 +127,9 @@ class Reading:
         if sequence < session.first:
             return Refused("TrimmedError")
         shown, loose = session.view(sequence)
-        if is_past:  # purged messages are not counted
+        is_told = any([kept.rolls_up for kept in there])
+        if is_past and not is_told and any([each.rolls_up for each in session.events[sequence:]]):
+            # Of messages that were purged before that roll-up no row tells.
             loose = min(loose, sum([kept.new.kind == "message" for kept in there]))
         head = session.head_at(sequence)
         return (

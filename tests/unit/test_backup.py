@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +329,33 @@ def test_closing_the_store_ends_a_backup(checked_store: Opens, tmp_path: Path) -
         store.backup(tmp_path / "copy", progress=close)
     threads[0].join()
     assert beside(store.path) == ["store"]
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_its_callback_may_close_the_store(
+    checked_store: Opens, tmp_path: Path, is_caught: bool
+) -> None:
+    """The backup's own read kept the file open, and the process could not open the store again."""
+    store = checked_store()
+    fill(store)
+    refused: list[BusyError] = []
+
+    def close(done: int, total: int) -> None:
+        try:
+            store.close()
+        except BusyError as error:
+            refused.append(error)
+            if not is_caught:
+                raise
+
+    with suppress(BusyError, StoreClosedError):
+        store.backup(tmp_path / "copy", progress=close)
+    assert len(refused) == 1
+    with pytest.raises(StoreClosedError):
+        store.session("call-0").history()
+    store.close()
+    with Store.open(store.path, create=False) as again:
+        assert again.check().ok
 
 
 def test_it_begins_again_when_the_store_is_opened_anew(store: Store, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import traceback
+from collections.abc import Callable
 
 import pytest
 
@@ -54,6 +57,34 @@ def test_every_class_has_a_hint_of_its_own() -> None:
     ]
     assert len(kinds) > 20
     assert all([each.default_hint != TurnlogError.default_hint for each in kinds])
+
+
+SAMPLES: list[TurnlogError] = [
+    TurnlogError("no"),
+    ConflictError("no", expected=1, current=[2], hint="Do this."),
+    AppendConflictError("no", expected=None, current=3),
+    errors.InvalidMessageError("no", path="$.a"),
+    errors.LimitExceededError("no", name="KEY_BYTES_MAX", actual=2, limit=1, path="$"),
+    errors.BusyError("no", owner="pid 1"),
+    errors.NotUpToBoundError("no", position=4),
+    errors.FormatVersionError("no", found=9, supported=2),
+    errors.TrimmedError("no", first=7),
+    errors.DamagedInputError("no", file="f", line=3),
+    errors.CorruptionError("no", where="table x"),
+]
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("through", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_errors_are_copied_and_pickled_with_their_fields(
+    error: TurnlogError, through: Callable[[TurnlogError], TurnlogError]
+) -> None:
+    """A worker's error with a field could not be unpickled: its constructor wants keywords."""
+    found = through(error)
+    assert type(found) is type(error)
+    assert (found.args, vars(found)) == (error.args, vars(error))
+    assert found.hint == error.hint
+    assert shown(found) == shown(error)
 
 
 def test_a_conflict_names_what_the_caller_named(store: Store) -> None:

@@ -20,6 +20,15 @@ ANSWERED = (
 )
 
 
+@pytest.mark.parametrize("folder", ["eventlog", "engine"])
+def test_no_property_is_cached_under_a_lock_of_its_own(folder: str) -> None:
+    """A child that opened the store anew hung now and then: it inherited the lock of a
+    ``cached_property``, one for all instances in Python 3.11, which a thread of the parent held.
+    """
+    root = Path(__file__).parents[2] / folder
+    assert [path for path in root.rglob("*.py") if "cached_property" in path.read_text()] == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(("way", "children"), [("quiet", 1), ("busy", 3), ("locked", 1)])
 def test_a_forked_child_gets_a_typed_error_from_every_call(

@@ -113,6 +113,27 @@ def test_only_what_it_is_for(store: Store) -> None:
     }
 
 
+@pytest.mark.parametrize("removes", ["erase", "redact", "purge"])
+def test_what_was_removed_between_two_calls_is_not_applied(store: Store, removes: str) -> None:
+    """A page that the call before had read was applied on, with bodies that were erased."""
+    call = store.session("s")
+    say(store, *range(30))
+    told: list[Any] = []
+    with store.projection("p", lambda event: told.append(event.body)) as projection:
+        assert projection.run_once(limit=1) == 1
+        if removes == "erase":
+            assert not call.erase().is_live
+        elif removes == "redact":
+            call.redact(0, 29)
+        else:
+            call.purge(30).result()
+        say(store, 30, session="other")
+        projection.run_once()
+        assert told[0] == {"n": 0}
+        assert told[-1] == {"n": 30}
+        assert [body for body in told[1:-1] if "n" in (body or {})] == []
+
+
 def test_hidden_sessions_voids_and_purged_events_are_passed_over(
     checked_store: Callable[..., Store],
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine import Store
+from engine import Event, Store
 from eventlog.errors import SessionNotFoundError, UsageError
 from eventlog.idruns import IdRuns
 from eventlog.limits import PAGE_EVENTS
@@ -45,6 +47,24 @@ def long_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store.open(path) as store:
         yield store
         assert store.check().findings == []
+
+
+@pytest.mark.parametrize(
+    "through", [copy.deepcopy, lambda event: pickle.loads(pickle.dumps(event))]
+)
+def test_an_event_is_copied_and_pickled_whole(
+    store: Store, through: Callable[[Event], Event]
+) -> None:
+    """What stood for a body that was not read was copied too: the copy's body was an object."""
+    call = store.session("s")
+    said = {"role": "user", "content": "x"}
+    call.append(said, metadata={"k": 1}).result(HANG_S)
+    event = call.event(0)
+    for _ in range(2):
+        found = through(event)
+        assert found == event
+        assert (found.body, found.role, found.metadata) == (said, "user", {"k": 1})
+        assert event.body == said  # which it keeps from now on
 
 
 # Long sessions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine import Ack, Store
+from engine import Ack, Event, Store
 from engine.drafting import AckMode
 from eventlog.errors import (
     AppendConflictError,
@@ -329,11 +330,22 @@ def test_a_few_large_messages_leave_the_writer_in_peace(store_path: Path) -> Non
     assert numbers(store_path) == list(range(9))
 
 
-def test_a_closed_store_says_so(store_path: Path) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_closed_store_says_so(
+    store_path: Path, checked_store: Callable[..., Store], is_shared: bool
+) -> None:
+    """With another handle of the process on the store, a closed one went on to read through it."""
     store = Store.open(store_path)
+    if is_shared:
+        other = checked_store(path=store_path)
     call = store.session("s")
     call.append({"n": 0}).result()
     subscription = store.subscribe(after=0)
+    begun = store.subscribe(after=0)
+    next(begun)
+    events = iter(store.read())
+    reader = store.blobs.open(store.blobs.put(b"abc"))
+    projection = store.projection("p", print)
     store.close()
     store.close()
     calls: list[Callable[[], Any]] = [
@@ -349,6 +361,19 @@ def test_a_closed_store_says_so(store_path: Path) -> None:
         lambda: list(call.events()),
         lambda: list(store.read()),
         lambda: next(iter(subscription)),
+        lambda: next(begun),
+        lambda: next(events),
+        lambda: reader.read(),
+        lambda: store.up_to(1),
+        lambda: asyncio.run(store.up_to_async(1)),
+        lambda: projection.run_once(),
+        projection.lag,
+        lambda: call.at(0).history(),
+        lambda: call.state,
+        lambda: call.window(),
+        lambda: list(call.path_events()),
+        lambda: store.blobs.get(bytes(16)),
+        lambda: list(store.salvage()),
         lambda: store.last_position,
         store.sessions,
         store.tenants,
@@ -360,7 +385,69 @@ def test_a_closed_store_says_so(store_path: Path) -> None:
         with pytest.raises(StoreClosedError):
             use()
     assert store.health()["closed"] is True
-    assert numbers(store_path) == [0]
+    if is_shared:
+        assert not other.health()["closed"]
+        assert other.session("s").history() == [{"n": 0}]
+    else:
+        assert numbers(store_path) == [0]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_close_ends_whoever_waits(
+    store_path: Path, checked_store: Callable[..., Store], is_shared: bool
+) -> None:
+    """Beside another handle of the process they waited on: subscriptions gave what it committed,
+    projections applied it, and a wait for a position went on for ever.
+    """
+    store = Store.open(store_path)
+    if is_shared:
+        other = checked_store(path=store_path)
+    store.session("s").append({"n": 0}).result()
+    here: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def tell(event: Event) -> None:
+        here.put(event.position)
+
+    def subscribed() -> None:
+        for event in store.subscribe(after=0):
+            tell(event)
+
+    async def followed() -> None:
+        async for event in store.subscribe(after=0):
+            tell(event)
+
+    async def waited() -> None:
+        here.put(1)
+        await store.up_to_async(9, None)
+
+    def waited_here() -> None:
+        here.put(1)
+        store.up_to(9, None)
+
+    waits: list[Callable[[], Any]] = [
+        subscribed,
+        lambda: asyncio.run(followed()),
+        store.projection("one", tell).run,
+        lambda: asyncio.run(store.projection("two", tell).run_async()),
+        waited_here,
+        lambda: asyncio.run(waited()),
+    ]
+
+    def refused(wait: Callable[[], Any]) -> None:
+        with pytest.raises(StoreClosedError):
+            wait()
+
+    threads = [threading.Thread(target=refused, args=(wait,), daemon=True) for wait in waits]
+    for thread in threads:
+        thread.start()
+    assert [here.get(timeout=HANG_S) for _ in waits] == [1] * len(waits)
+    store.close()
+    if is_shared:
+        other.session("s").append({"n": 1}).result(HANG_S)
+    for thread in threads:
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert here.empty()
 
 
 def test_two_handles_of_one_process_share_the_store(store_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from engine import Store
 from eventlog import index as index_module
+from eventlog.environment import Environment
 from eventlog.errors import (
+    BusyError,
     CorruptionError,
     InvalidNameError,
     NotAStoreError,
@@ -24,7 +27,8 @@ from eventlog.errors import (
 )
 from eventlog.failpoints import failpoints, raise_
 from eventlog.limits import MIB
-from eventlog.seams import CLOCK
+from eventlog.locks import UseLock
+from eventlog.seams import CLOCK, ProcessIdentity
 from eventlog.stats import KINDS, SAMPLED_SEGMENTS
 from tests.model.staging import HANG_S, halted, in_threads, once, run_script
 
@@ -163,6 +167,56 @@ def test_first_opens_at_once_all_succeed(tmp_path: Path) -> None:
 
 
 # Read-only
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_store_that_is_slow_to_open_holds_up_its_own_openers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """One lock was held while a store was opened, for as long as another process vacuumed it:
+    no other store of the process could be opened or closed.
+    """
+    slow, other = tmp_path / "slow", tmp_path / "other"
+    begun, goes_on = threading.Event(), threading.Event()
+    go_in = Environment._go_in
+
+    def wait(self: Environment, me: ProcessIdentity) -> UseLock:
+        if self.path == slow and not begun.is_set():
+            begun.set()
+            assert goes_on.wait(HANG_S)
+            if fails:
+                raise BusyError("the store is being vacuumed by somebody")
+        return go_in(self, me)
+
+    monkeypatch.setattr(Environment, "_go_in", wait)
+    opened: list[Store | TurnlogError] = []
+
+    def open_slow() -> None:
+        try:
+            opened.append(Store.open(slow))
+        except BusyError as error:
+            opened.append(error)
+
+    def open_others() -> None:
+        assert begun.wait(HANG_S)
+        second = threading.Thread(target=open_slow)
+        second.start()
+        for _ in range(3):
+            with Store.open(other) as store:
+                store.session("s").append({"n": 0}).result(HANG_S)
+        assert not opened and second.is_alive()
+        goes_on.set()
+        second.join(HANG_S)
+
+    in_threads(open_slow, open_others)
+    stores = [each for each in opened if isinstance(each, Store)]
+    assert [type(each) for each in opened if each not in stores] == [BusyError] * fails
+    assert len(stores) == 2 - fails
+    assert len({id(each._log) for each in stores}) == 1
+    for store in stores:
+        store.close()
+    with Store.open(slow, create=False) as store:
+        assert store.check().ok
 
 
 def test_a_read_only_store_reads_everything_and_writes_nothing(store_path: Path) -> None:

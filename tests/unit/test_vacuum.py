@@ -34,6 +34,7 @@ from eventlog.vacuum import vacuum
 from tests import damaged_store
 from tests.format import independent
 from tests.format.make_store import STORES, export, unpack
+from tests.model.staging import in_threads
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECRET = "a sentence that somebody wants to be gone"
@@ -218,6 +219,32 @@ def test_this_process_has_it_open(store: Store) -> None:
     assert caught.value.owner == "this process"
     assert (store.path / "data.mdb").stat().st_ino == before
     store.session("a").append({"role": "user", "content": "goes on"}).result()
+
+
+def test_whoever_opens_it_meanwhile_in_this_process_is_told_so(path: Path) -> None:
+    """A callback of a vacuum that opened the store waited 30 s for its own vacuum, and was told of
+    another process.
+    """
+    told: list[BusyError] = []
+
+    def refused(work: Callable[[], object]) -> None:
+        with pytest.raises(BusyError) as caught:
+            work()
+        told.append(caught.value)
+
+    def progress(done: int, total: int) -> None:
+        if told:
+            return
+        refused(lambda: Store.open(path))
+        refused(lambda: Store.open(path, read_only=True))
+        refused(lambda: Store.vacuum(path))
+        in_threads(lambda: refused(lambda: Store.open(path, lock_deadline_ms=0)))
+
+    Store.vacuum(path, progress=progress)
+    assert len(told) == 4
+    assert {each.owner for each in told} == {"this process"}
+    assert "another process" not in " ".join(map(str, told))
+    lines(path)
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
