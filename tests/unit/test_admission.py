@@ -233,6 +233,19 @@ def test_the_expected_head(
         assert len(ledger.values) == len(before)
 
 
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_nothing_was_removed_since(number: int) -> None:
+    ledger = Ledger()
+    ledger.memory.removals = 3
+    good, ack = append("a", HI, removals=3), append("a", HI, removals=number)
+    plan = ledger.commit(good, ack, plain("a"))
+    assert [refused for refused, _ in plan.refused] == [ack]
+    error = error_of(ack)
+    assert isinstance(error, AppendConflictError)
+    assert (error.expected, error.current) == (number, 3)
+    assert good.first == 0
+
+
 @pytest.mark.parametrize(("expected", "good"), [(2, True), (1, False), (3, False)])
 def test_the_expected_next_sequence(expected: int, good: bool) -> None:
     ledger = Ledger()
