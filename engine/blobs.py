@@ -423,7 +423,8 @@ def require_content(log: Log, event: Event, address: bytes) -> BlobContent:
 class BlobReader(io.RawIOBase):
     """A blob's content as a binary file for reading, with ``seek``.
 
-    Keeps one decoded part of at most 1 MiB. Not safe for two threads at once.
+    Keeps one decoded part of at most 1 MiB. Not safe for two threads at once. A place or size that
+    is no number raises ``TypeError``, as with every file of Python's.
 
     Attributes:
         blob: Whose content it is.

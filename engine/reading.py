@@ -359,7 +359,8 @@ class Subscription:
     ``asyncio.wait_for(anext(events), 1)`` does, and nothing is lost. However slow its user is, it
     keeps one page and no transaction; the rest waits on disk. A page of a session is at most 256
     events and one segment, of 4,096 events at most; a page of a store or a tenant is 256 events,
-    beside a window of the log (``PositionPager``).
+    beside a window of the log (``PositionPager``). What is removed once its page was read is still
+    given.
     """
 
     def __init__(self, pager: Pager, store: Store) -> None:

@@ -81,7 +81,7 @@ def iterable(value: Iterable[T], name: str) -> Iterable[T]:
 
 def items(value: Iterable[T], name: str) -> list[T]:
     """A list of things; not of what nobody means, the parts of text or the keys of a dict."""
-    if isinstance(value, str | bytes | dict):
+    if isinstance(value, str | bytes | bytearray | memoryview | dict):
         raise UsageError(f"{name} must be a list, not {_type(value)}: {shown(value)}")
     return list(iterable(value, name))
 

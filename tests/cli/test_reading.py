@@ -79,6 +79,7 @@ def moving(tmp_path: Path) -> Path:
     [
         ("0", 1),
         ("0000000002", 3),
+        ("0" * 5_000 + "2", 3),
         ("3", 4),
         ("2023-11-14T22:13:21", 2),
         ("2023-11-14 22:13:21.999Z", 2),
@@ -96,8 +97,9 @@ def test_a_session_as_it_was(turnlog: Any, moving: Path, verb: str, at: str, cou
 
 
 @pytest.mark.parametrize("verb", ["show", "replay"])
-@pytest.mark.parametrize("at", ["4", "-1", "noon", "2023-11-14T22:13:19", ""])
+@pytest.mark.parametrize("at", ["4", "-1", "noon", "2023-11-14T22:13:19", "", "9" * 4_301])
 def test_a_moment_that_is_none(turnlog: Any, moving: Path, verb: str, at: str) -> None:
+    """A number of 4,301 digits ended the command with a fault of its own."""
     outcome = turnlog(verb, moving, "s", f"--at={at}")
     assert outcome.code == ExitCode.USAGE
     assert outcome.err.startswith("turnlog: ")

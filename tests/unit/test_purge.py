@@ -446,6 +446,33 @@ def test_a_state_beyond_what_an_event_holds_can_be_purged(store: Store) -> None:
     assert [len(state[key]) for key in "abc"] == [20 * MIB, 20 * MIB, BODY_BYTES_MAX - 20]
 
 
+@pytest.mark.parametrize("floor", [1, 3, 7])
+def test_a_moment_counts_purged_messages_as_the_session_does(
+    checked_store: Callable[..., Store], floor: int
+) -> None:
+    """The count of messages since the last roll-up left out those that were purged, where the
+    session's own count has them.
+    """
+    with checked_store(snapshot_frequency=100) as store:
+        call = store.session("a")
+        call.append_many([said("x")] * 4).result()
+        call.append_event("note", {}).result()
+        call.append_many([said("x")] * 5).result()
+        before = [call.at(n).info().loose_count for n in range(10)]
+        assert before == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
+        call.purge(floor).result()
+        last = call.info()
+        assert last is not None
+        assert [call.at(n).info().loose_count for n in range(floor, 10)] == before[floor:]
+        assert call.at(last.last_sequence).info().loose_count == last.loose_count == 9
+        call.append_many([said("x")] * 91).result()  # rolls up
+        told = call.at(9).info().loose_count
+        assert told == before[9] - before[floor - 1]
+        end = call.info()
+        assert end is not None
+        assert call.at(end.last_sequence).info().loose_count == end.loose_count == 0
+
+
 @pytest.mark.parametrize("branching", [False, True])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_purge_that_another_overtakes_says_so(

@@ -80,8 +80,10 @@ def test_states_are_listed_and_two_steps_at_once_are_one(store: Store) -> None:
         acks[1].result(HANG_S)
     with pytest.raises(AppendConflictError):
         call.tool_calls.open("b", "fetch").result(HANG_S)
-    with pytest.raises(UsageError):
-        call.tool_calls.list(("running",))
+    square: Any = memoryview(b"abcd").cast("B", (2, 2))  # NotImplementedError came out of it
+    for wrong in (("running",), square, bytearray(b"open")):
+        with pytest.raises(UsageError):
+            call.tool_calls.list(wrong)
 
 
 def test_a_call_that_nobody_opened_has_no_steps(store: Store) -> None:

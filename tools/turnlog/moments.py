@@ -11,6 +11,7 @@ from turnlog import terminal
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SEQUENCE_DIGITS: Final = 20
 _DIGITS: Final = 6  # of a number before its unit: up to nineteen thousand years
 
 
@@ -26,7 +27,10 @@ def moment_of(session: Session, at: str) -> SessionAt:
         TrimmedError: The events of that time were purged.
     """
     if at.isascii() and at.isdigit():
-        return session.at(int(at))
+        digits = at.lstrip("0") or "0"
+        if len(digits) > _SEQUENCE_DIGITS:  # Python makes no number of thousands
+            raise UsageError(f"--at has {len(digits):,} digits, and no sequence is so large")
+        return session.at(int(digits))
     try:
         moment = datetime.fromisoformat(at)
     except ValueError as error:
