@@ -150,7 +150,8 @@ def test_hidden_sessions_voids_and_purged_events_are_passed_over(
         store.session("gone").delete().result()
         store.session("purged").purge(599).result()
         projection.run_once()
-        assert totals.numbers == [*range(10), 1_199, 1_200]  # none of what it had read ahead
+        # Nothing of the page of 256 events that it had read when they went.
+        assert totals.numbers == [*range(10), 1_199, 1_200]
     sessions: list[str] = []
     once(store, lambda event: sessions.append(event.session), "names")
     assert set(sessions) == {"kept", "purged", ""}  # without a name: that one was deleted
