@@ -324,6 +324,7 @@ class UseLock:
         self._clock = clock
         self._identity = identity
         self._record = encode_owner(identity)
+        self._recorded = decode_owner(self._record)  # whose command may be cut
 
     @property
     def writable(self) -> bool:
@@ -379,7 +380,7 @@ class UseLock:
         return [
             owner
             for slot, owner in self._slots()
-            if slot != self._slot and self._may_live(owner) and owner != self._identity
+            if slot != self._slot and self._may_live(owner) and owner != self._recorded
         ]
 
     def exclusive(self, deadline_ms: int, stop: threading.Event | None = None) -> None:
@@ -526,7 +527,7 @@ class UseLock:
         others = self._names()
         if others:
             return others
-        is_here = any([owner == self._identity for _, owner in self._slots()])
+        is_here = any([owner == self._recorded for _, owner in self._slots()])
         return "this process" if is_here else None
 
     def _free_slot(self) -> int:

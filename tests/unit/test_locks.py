@@ -252,6 +252,29 @@ def test_those_who_are_in_are_named(enter: Callable[..., UseLock]) -> None:
     second.leave()
 
 
+@pytest.mark.parametrize("command", ["short", "x" * 2_000])
+def test_a_process_that_is_alone_in_is_told_from_another(
+    enter: Callable[..., UseLock], command: str
+) -> None:
+    """A second lock of the process was told of another one; and where its command was too long for
+    its record, it took itself for another.
+    """
+    me = replace(ME, command=command)
+    first = enter(me)
+    second = enter(me)
+    assert first.members() == second.members() == []
+    second.leave()
+    first.exclusive(0)
+    with pytest.raises(BusyError) as caught:
+        enter(me)
+    assert caught.value.owner == "this process"
+    assert str(caught.value) == "the store is being vacuumed by this process"
+    with pytest.raises(BusyError) as caught:
+        enter(parent())
+    assert f"pid {me.pid}" in str(caught.value)
+    first.shared()
+
+
 def test_a_slot_of_the_dead_is_used_again(tmp_path: Path, enter: Callable[..., UseLock]) -> None:
     keeper = enter()
     process = child("pass")
