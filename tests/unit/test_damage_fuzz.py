@@ -107,7 +107,7 @@ def changed(random: Random, found: list[Row]) -> tuple[str, bytes, bytes | None]
     return table, key, value_of(table, key, content)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
 def test_any_row_may_hold_anything(store_and_rows: tuple[Path, list[Row]], seed: int) -> None:
     """Rows of a good checksum and another shape came out as errors of struct and others."""
