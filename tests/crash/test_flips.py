@@ -20,7 +20,7 @@ from tests.crash.flips import Flip, Specimen, sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPEATED = 20  # cycles from which on each ninth byte is tried
-SAMPLE_S = 18
+SAMPLE_S = 10
 
 pytestmark = pytest.mark.crash
 
