@@ -43,7 +43,9 @@ class Removing(Redacting):
         """Delete the session and overwrite what it held; blocks until that is done.
 
         Then none of it is in a live record. The data file may still hold old pages of it until
-        ``vacuum``; the receipt says what was reached.
+        ``vacuum``; the receipt says what was reached. Where the process ends before, the session is
+        gone, and later commits of any process remove the rest; contents, which nobody can name any
+        more, go with the next collection of blobs, or with ``vacuum``.
 
         Args:
             timeout: Seconds; None waits for ever.

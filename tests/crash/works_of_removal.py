@@ -197,10 +197,13 @@ def _erase_rich(path: Path) -> None:
     bounds.COMMIT_REMOVED_MAX = 3
     with opened(path) as store:
         rich = session_of(store, RICH)
-        if rich.exists:
+        is_there = rich.exists
+        if is_there:
             rich.erase(timeout=WAIT_S)
         store.session(AFTER[1]).append({"role": "user"}).result(WAIT_S)
         store.flush(WAIT_S)
+    if not is_there:  # nobody waited for the erasure: chunks of its contents stay for a while
+        Store.vacuum(path)
 
 
 def _judge_rich(path: Path, done: bool) -> None:
