@@ -71,7 +71,7 @@ def require_unredacted(log: Log, name: Name, since: Moment, through: int) -> int
         return since.removals  # one that is gone is refused by its number
     if not now.has_redacted:
         return now.removals
-    said = _said(log, name, since.event_count)
+    said = redactions_of(log, name, 0, since.event_count)
     for block in PathScan(log, name, None).blocks(through + 1):
         for index, sequence in enumerate(block.sequences):
             if block.event(index).redacted and not any(
@@ -84,10 +84,10 @@ def require_unredacted(log: Log, name: Name, since: Moment, through: int) -> int
     return now.removals
 
 
-def _said(log: Log, name: Name, stop: int) -> list[tuple[int, int]]:
-    """First and last events of the redactions that a session tells of before a sequence."""
+def redactions_of(log: Log, name: Name, start: int, stop: int) -> list[tuple[int, int]]:
+    """First and last events of the redactions that a session tells of between two sequences."""
     found: list[tuple[int, int]] = []
-    following = 0
+    following = start
     while following < stop:
         with log.views.past(name) as past:
             if past is None:

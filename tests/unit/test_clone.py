@@ -53,6 +53,25 @@ def call(store: Store) -> Session:
     return call
 
 
+def before_piece(monkeypatch: pytest.MonkeyPatch, number: int, meddle: Callable[[], Any]) -> None:
+    """Let something happen before a piece of a clone or load, by its number from 1, is sent."""
+    real = Store._submit
+    sent: list[Ack] = []
+
+    def submit(self: Store, ack: Ack, wait: float | None) -> None:
+        if ack.name[1] == "copy" and ack.removal is None:
+            sent.append(ack)
+            if len(sent) == number:
+                meddle()
+        real(self, ack, wait)
+
+    monkeypatch.setattr(Store, "_submit", submit)
+
+
+def fail() -> None:
+    raise StorageFullError("no room")
+
+
 def test_all_events_are_copied(store: Store, call: Session) -> None:
     before = list(call.events())
     made = call.clone("copy")
@@ -203,17 +222,7 @@ def test_a_clone_that_fails_between_pieces_is_removed(
     for number in range(11):
         call.append({"n": number}).result()
     monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
-    real = Store._submit
-    sent: list[str] = []
-
-    def submit(self: Store, ack: Any, wait: float | None) -> None:
-        if ack.name[1] == "copy" and ack.removal is None:
-            sent.append(ack.name[1])
-            if len(sent) == 2:
-                raise StorageFullError("no room")
-        real(self, ack, wait)
-
-    monkeypatch.setattr(Store, "_submit", submit)
+    before_piece(monkeypatch, 2, fail)
     with pytest.raises(StorageFullError):
         call.clone("copy")
     assert not store.session("copy").exists
@@ -231,22 +240,16 @@ def test_a_clone_does_not_bring_back_what_was_removed_meanwhile(
         call.append({"n": number}).result()
     if pieces == 2:
         monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 6)
-    real = Store._submit
-    sent: list[str] = []
 
-    def submit(self: Store, ack: Any, wait: float | None) -> None:
-        if ack.name[1] == "copy" and ack.removal is None:
-            sent.append(ack.name[1])
-            if len(sent) == pieces:  # all was read
-                if way == "redact":
-                    assert not call.redact(0, 3).is_live
-                elif way == "erase":
-                    assert not call.erase().is_live
-                else:
-                    call.append({"n": 11}).result()
-        real(self, ack, wait)
+    def meddle() -> None:
+        if way == "redact":
+            assert not call.redact(0, 3).is_live
+        elif way == "erase":
+            assert not call.erase().is_live
+        else:
+            call.append({"n": 11}).result()
 
-    monkeypatch.setattr(Store, "_submit", submit)
+    before_piece(monkeypatch, pieces, meddle)  # the last one: all was read
     if way == "append":
         assert call.clone("copy").history() == [{"n": number} for number in range(11)]
         return
@@ -267,26 +270,17 @@ def test_a_clone_that_fails_leaves_what_others_wrote(
     call = store.session("source")
     call.append_many([{"n": number} for number in range(11)]).result()
     monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
-    real = Store._submit
-    sent: list[str] = []
 
-    def submit(self: Store, ack: Any, wait: float | None) -> None:
-        if ack.name[1] == "copy":
-            sent.append(ack.name[1])
-            if len(sent) == 2:
-                monkeypatch.setattr(Store, "_submit", real)
-                meddle(self.session("copy"))
-                raise StorageFullError("no room")
-        real(self, ack, wait)
-
-    def meddle(copy: Session) -> None:
+    def meddle() -> None:
+        copy = store.session("copy")
         if way != "append":
             copy.delete().result()
         if way != "delete":
             for _ in range(5 if way == "anew-as-long" else 1):
                 copy.append({"mine": True}).result()
+        fail()
 
-    monkeypatch.setattr(Store, "_submit", submit)
+    before_piece(monkeypatch, 2, meddle)
     with pytest.raises(StorageFullError) as caught:
         call.clone("copy")
     assert any(["'copy' was left as it is" in note for note in caught.value.__notes__])
@@ -500,20 +494,13 @@ def test_a_later_piece_goes_into_the_session_of_the_first_one_only(
     call.append_many([{"n": number} for number in range(11)]).result()
     lines = [json.loads(line) for line in store.export_lines(call.events())]
     monkeypatch.setattr("engine.cloning.BATCH_EVENTS_MAX", 5)
-    real = Store._submit
-    sent: list[str] = []
 
-    def submit(self: Store, ack: Any, wait: float | None) -> None:
-        if ack.name[1] == "copy":
-            sent.append(ack.name[1])
-            if len(sent) == 2:
-                monkeypatch.setattr(Store, "_submit", real)
-                copy = self.session("copy")
-                copy.delete().result()
-                copy.append_many([{"mine": number} for number in range(5)]).result()
-        real(self, ack, wait)
+    def meddle() -> None:
+        copy = store.session("copy")
+        copy.delete().result()
+        copy.append_many([{"mine": number} for number in range(5)]).result()
 
-    monkeypatch.setattr(Store, "_submit", submit)
+    before_piece(monkeypatch, 2, meddle)
     with pytest.raises(SessionGoneError):
         if what == "clone":
             call.clone("copy")
